@@ -1,0 +1,1 @@
+"""A factory that turns Voxtral-Mini-4B-Realtime checkpoints into ExecuTorch artifacts."""

@@ -1,0 +1,43 @@
+"""The constant methods that ExecuTorch's C++ runner asks a model for.
+
+Source: examples/models/voxtral_realtime/voxtral_realtime_runner.cpp of ExecuTorch.
+"""
+
+from __future__ import annotations
+
+from voxtral_build.model.config import CONV_STRIDES, ModelConfig, RuntimeConfig
+
+
+def constant_methods(config: ModelConfig, runtime: RuntimeConfig) -> dict[str, int]:
+    """Name -> value; lengths in samples, mel frames, encoder frames or tokens as noted."""
+    audio = config.audio
+    constants = {
+        "sample_rate": audio.sampling_rate,
+        "num_mel_bins": audio.num_mel_bins,
+        "hop_length": audio.hop_length,  # samples
+        "window_size": audio.window_size,  # samples
+        "downsample_factor": config.downsample_factor,
+        "dim": config.dim,
+        "enc_dim": config.encoder.dim,
+        "vocab_size": config.vocab_size,
+        "max_seq_len": runtime.max_seq_len,  # tokens
+        "sliding_window": runtime.sliding_window,  # tokens
+        "delay_tokens": runtime.delay_tokens,
+    }
+    if runtime.mode == "streaming":
+        chunk = config.mel_frames_per_token
+        half, hop = audio.window_size // 2, audio.hop_length
+        skip = -(-half // hop)  # whole hops that cover half a window
+        constants |= {
+            "streaming": 1,
+            "step_samples": config.samples_per_token,
+            "chunk_mel_len": chunk,  # mel frames
+            "max_enc_len": runtime.max_enc_len,  # encoder frames
+            "conv1_pad": runtime.conv_left_padding(CONV_STRIDES[0]),  # mel frames
+            "conv2_pad": runtime.conv_left_padding(CONV_STRIDES[1]),  # conv1 frames
+            "stft_left_overlap": skip * hop,  # samples
+            # how far the last frame's window reaches past the step
+            "stft_right_lookahead": (chunk - 1) * hop + half - chunk * hop,  # samples
+            "mel_skip_frames": skip,
+        }
+    return constants

@@ -1,0 +1,27 @@
+"""Export one method as a graph without weights; needs `params.json` only."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from voxtral_build.backends.base import FAMILIES
+from voxtral_build.graph import export_method, save_graph, strip_weights
+from voxtral_build.matrix import Graph, Settings
+from voxtral_build.methods import MethodBuilder
+from voxtral_build.model.config import ModelConfig, RuntimeConfig
+from voxtral_build.weights import TORCH_DTYPES
+
+log = logging.getLogger(__name__)
+
+
+def run(*, params: Path, graph: Graph, settings: Settings, output: Path) -> None:
+    """Write the graph of one method as `.pt2`."""
+    config = ModelConfig.load(params)
+    # token_embedding is the same in both modes.
+    mode = "offline" if graph.mode == "shared" else graph.mode
+    runtime = RuntimeConfig.resolve(config, settings, mode)
+    builder = MethodBuilder(config, runtime, FAMILIES[graph.attention])
+    program = export_method(builder, graph.method, graph.quant, TORCH_DTYPES[graph.dtype])
+    save_graph(strip_weights(program), output)
+    log.info("%s: %d nodes", graph.slug, len(program.graph.nodes))

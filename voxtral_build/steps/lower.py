@@ -1,0 +1,60 @@
+"""Compile one unit: a graph and its weights become a one-method `.pte`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from voxtral_build.backends import BACKENDS
+from voxtral_build.backends.lowering import lower_program
+from voxtral_build.files import whole_file
+from voxtral_build.graph import bind_weights, load_graph
+from voxtral_build.matrix import COMPONENT_OF, Settings, Unit
+from voxtral_build.methods import MethodBuilder
+from voxtral_build.model.config import ModelConfig, RuntimeConfig
+from voxtral_build.quantization import read_component
+from voxtral_build.checkpoint import PARAMS
+from voxtral_build.weights import TORCH_DTYPES, parameter_names, read_tensors
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    *,
+    checkpoint: Path,
+    graph: Path,
+    unit: Unit,
+    weights: Path | None,
+    settings: Settings,
+    output: Path,
+) -> None:
+    """Write the unit.
+
+    Args:
+        checkpoint: the folder; its weights are read where `weights` is None.
+        graph: the method's graph.
+        weights: the component's quantized weights.
+        output: the one-method `.pte`.
+
+    Raises:
+        ValidationError: a linear of a quantized unit did not end in a delegate.
+    """
+    backend = BACKENDS[unit.backend]
+    config = ModelConfig.load(checkpoint / PARAMS)
+    mode = "offline" if unit.mode == "shared" else unit.mode
+    builder = MethodBuilder(config, RuntimeConfig.resolve(config, settings, mode), backend.family)
+    model, component = builder.meta_model(), COMPONENT_OF[unit.method]
+    dtype = TORCH_DTYPES[unit.dtype]
+    if weights is None:
+        tensors = read_tensors(checkpoint, parameter_names(model, component), dtype)
+    else:
+        tensors = read_component(weights, model, component, unit.quant, dtype)
+    module = builder.build(unit.method, tensors, dtype)
+    program = bind_weights(load_graph(graph), module)
+    started = time.monotonic()
+    lowered = lower_program(unit.method, program, backend)
+    with whole_file(output) as temporary, temporary.open("wb") as file:
+        lowered.write_to_file(file)
+    log.info("%s: lowered in %.0f s, %d bytes", unit.slug, time.monotonic() - started,
+             output.stat().st_size)
