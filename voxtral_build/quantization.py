@@ -46,6 +46,11 @@ def torchao_config(quant: Quant) -> Any:
     raise ValueError(f"nothing to quantize: {quant.type}")
 
 
+def quantizes_activations(quant: Quant) -> bool:
+    """Whether linears quantize their inputs as they run."""
+    return quant.type.startswith("8da")
+
+
 def quantized_names(model: nn.Module, component: Component, quant: Quant) -> set[str]:
     """Parameters that `quant` applies to: weights of linears, or of the embedding.
 

@@ -1,0 +1,804 @@
+"""What to build: checkpoint, settings, schemes and variants, and what goes together.
+
+The one description of `config/matrix.yaml`. `workflow/schemas/matrix.schema.json` is
+generated from it. Nothing here imports torch: a mistake in the configuration is told in
+under a second.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from voxtral_build.errors import ConfigError
+
+Mode = Literal["offline", "streaming"]
+UnitMode = Literal["offline", "streaming", "shared"]
+Dtype = Literal["fp32", "bf16"]
+Backend = Literal["xnnpack", "portable"]
+Method = Literal["audio_encoder", "encode_audio_chunk", "text_decoder", "token_embedding"]
+Component = Literal["encoder", "decoder", "embedding"]
+Fidelity = Literal["reference", "executorch"]
+SynthSize = Literal["toy", "mid", "full"]
+
+COMPONENTS: tuple[Component, ...] = get_args(Component)
+COMPONENT_OF: dict[Method, Component] = {
+    "audio_encoder": "encoder",
+    "encode_audio_chunk": "encoder",
+    "text_decoder": "decoder",
+    "token_embedding": "embedding",
+}
+METHODS_OF: dict[Mode, tuple[Method, ...]] = {
+    "offline": ("audio_encoder", "text_decoder", "token_embedding"),
+    "streaming": ("encode_audio_chunk", "text_decoder", "token_embedding"),
+}
+# One unit of these serves both modes.
+SHARED_METHODS: frozenset[Method] = frozenset({"token_embedding"})
+
+PROMPT_TOKENS = 33  # [BOS] and the 32 tokens of silence that open a stream; the delay comes on top
+
+
+# --- quantization ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QuantType:
+    """One way to quantize.
+
+    Attributes:
+        group_size: the default number of weights that share a scale; 0 is per axis.
+        linear, embedding: what it can be applied to.
+    """
+
+    group_size: int
+    linear: bool
+    embedding: bool
+
+
+QUANT_TYPES = {
+    "none": QuantType(group_size=0, linear=True, embedding=True),
+    "8da4w": QuantType(group_size=32, linear=True, embedding=False),
+    "8w": QuantType(group_size=0, linear=False, embedding=True),
+}
+LINEAR_TYPES = tuple(name for name, kind in QUANT_TYPES.items() if kind.linear)
+EMBEDDING_TYPES = tuple(name for name, kind in QUANT_TYPES.items() if kind.embedding)
+
+# Layouts that ExecuTorch has for a backend that is not in this matrix.
+_ELSEWHERE = {
+    "fpa4w": "fpa4w is the layout of the Metal backend's int4 kernels; no other backend reads it",
+    "tile_packed_to_4d": "tile_packed_to_4d is the layout of the CUDA backend's int4 kernels; "
+    "no other backend reads it",
+}
+
+
+def suggest(got: object, allowed: Iterable[object]) -> str | None:
+    """'did you mean "..."?' where one of `allowed` is close to `got`."""
+    close = difflib.get_close_matches(str(got), [str(item) for item in allowed], n=1)
+    return f'did you mean "{close[0]}"?' if close else None
+
+
+def _mistake(
+    what: str,
+    *,
+    got: object = None,
+    allowed: str | Iterable[object] | None = None,
+    next_step: str | None = None,
+    at: tuple[str | int, ...] = (),
+) -> PydanticCustomError:
+    """An error of a validator, with the parts of a `ConfigError`; `at` extends the field."""
+    # The message is a template for pydantic, and braces in user text must not be one.
+    return PydanticCustomError(
+        "mistake", "{what}", {"what": what, "parts": (got, allowed, next_step), "at": at}
+    )
+
+
+class _Config(BaseModel):
+    """A part of the configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            known = [info.alias or name for name, info in cls.model_fields.items()]
+            for key in data:
+                if key not in known:
+                    raise _mistake(
+                        "unknown key",
+                        got=key,
+                        allowed=known,
+                        next_step=suggest(key, known) or "remove it",
+                        at=(key,),
+                    )
+        return data
+
+    @classmethod
+    def _checked(cls, data: Any, origin: str) -> Self:
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise _config_error(error, origin) from None
+
+
+class Quant(_Config):
+    """How the weights of a component are quantized."""
+
+    type: str = Field(description="none; 8da4w (int8 activations, int4 weights); 8w (int8 weights)")
+    group_size: int = Field(
+        default=0,
+        ge=0,
+        multiple_of=32,
+        strict=True,
+        description="Weights that share a scale; 0 is one scale per output row. "
+        "Default: 32 for 4-bit types, 0 for 8-bit ones.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_type(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            data = {"type": data}
+        if not isinstance(data, Mapping):
+            raise _mistake(
+                "not a quantization",
+                got=repr(data),
+                allowed=[*QUANT_TYPES, "{type: 8da4w, group_size: 64}"],
+            )
+        _refuse_elsewhere(data.get("packing_format"), at="packing_format")
+        name = data.get("type")
+        _refuse_elsewhere(name, at="type")
+        if name is None:
+            return data
+        if not isinstance(name, str) or name not in QUANT_TYPES:
+            raise _mistake(
+                "unknown type of quantization",
+                got=name,
+                allowed=QUANT_TYPES,
+                next_step=suggest(name, QUANT_TYPES),
+                at=("type",),
+            )
+        return {"group_size": QUANT_TYPES[name].group_size, **data}
+
+    @model_validator(mode="after")
+    def _nothing_to_group(self) -> Self:
+        if self.type == "none" and self.group_size:
+            raise _mistake(
+                "a group size without quantization",
+                got=self.group_size,
+                allowed="no group_size",
+                next_step="remove it, or set a type",
+                at=("group_size",),
+            )
+        return self
+
+    @property
+    def slug(self) -> str:
+        """Its name in file names: `none`, `8da4w.g32`, `8w.axis`."""
+        if self.type == "none":
+            return self.type
+        return f"{self.type}.{f'g{self.group_size}' if self.group_size else 'axis'}"
+
+    @classmethod
+    def parse(cls, slug: str) -> Quant:
+        """The quantization that `slug` names.
+
+        Raises:
+            ConfigError: not a slug.
+        """
+        name, _, grouping = slug.partition(".")
+        match = re.fullmatch(r"g([1-9][0-9]*)|axis", grouping)
+        if name == "none" and not grouping:
+            return cls(type=name)
+        if match is None or name == "none":
+            raise ConfigError(
+                "not a quantization",
+                got=slug,
+                allowed=[
+                    cls(type=name).slug if name == "none" else f"{name}.g32, {name}.axis"
+                    for name in QUANT_TYPES
+                ],
+            )
+        return cls._checked({"type": name, "group_size": int(match[1] or 0)}, slug)
+
+
+def _refuse_elsewhere(name: object, *, at: str) -> None:
+    if isinstance(name, str) and name in _ELSEWHERE:
+        raise _mistake(
+            _ELSEWHERE[name],
+            got=name,
+            allowed=QUANT_TYPES if at == "type" else "no packing_format",
+            next_step="take another type" if at == "type" else "remove packing_format",
+            at=(at,),
+        )
+
+
+def _only(types: tuple[str, ...], what: str) -> Any:
+    """`Quant` restricted to `types`, in checks and in the JSON schema."""
+
+    def check(quant: Quant) -> Quant:
+        if quant.type not in types:
+            raise _mistake(
+                f"{quant.type} cannot quantize {what}",
+                got=quant.type,
+                allowed=types,
+                next_step=f"take one of {', '.join(types)}",
+                at=("type",),
+            )
+        return quant
+
+    names = {"enum": list(types), "type": "string"}
+    group_size = {
+        "description": Quant.model_fields["group_size"].description,
+        "minimum": 0,
+        "multipleOf": 32,
+        "type": "integer",
+    }
+    schema = {
+        "anyOf": [
+            names,
+            {
+                "additionalProperties": False,
+                "properties": {"group_size": group_size, "type": names},
+                "required": ["type"],
+                "type": "object",
+            },
+        ],
+        "description": f"Quantization of {what}: the type, or type and group_size.",
+    }
+    return AfterValidator(check), WithJsonSchema(schema)
+
+
+_LINEAR, _LINEAR_SCHEMA = _only(LINEAR_TYPES, "linears")
+_EMBEDDING, _EMBEDDING_SCHEMA = _only(EMBEDDING_TYPES, "an embedding")
+
+
+class Scheme(_Config):
+    """A choice of quantization for each component."""
+
+    encoder: Annotated[Quant, _LINEAR, _LINEAR_SCHEMA]
+    decoder: Annotated[Quant, _LINEAR, _LINEAR_SCHEMA]
+    embedding: Annotated[Quant, _EMBEDDING, _EMBEDDING_SCHEMA]
+
+    def of(self, component: Component) -> Quant:
+        """The quantization of one component."""
+        quant: Quant = getattr(self, component)
+        return quant
+
+
+# --- settings and checkpoint -------------------------------------------------------------
+
+
+class Settings(_Config):
+    """What a build decides about the model, the same for all variants."""
+
+    max_seq_len: int = Field(
+        default=4096,
+        gt=0,
+        strict=True,
+        description="Positions of the offline decoder's cache, and bound of one call, in tokens "
+        "(80 ms each).",
+    )
+    sliding_window: int | None = Field(
+        default=None,
+        gt=0,
+        strict=True,
+        description="The decoder's attention window, in tokens (80 ms each). "
+        "Default: params.json's (8192 in the real model).",
+    )
+    max_enc_len: int | None = Field(
+        default=None,
+        gt=0,
+        strict=True,
+        description="The encoder's attention window, in encoder frames (20 ms each). "
+        "Default: params.json's sliding_window (750 in the real model).",
+    )
+    delay_tokens: int = Field(
+        default=6,
+        ge=1,
+        le=30,
+        strict=True,
+        description="Delay of the transcription behind the audio, in tokens (80 ms each).",
+    )
+    fidelity: Fidelity = Field(
+        default="reference",
+        description="reference: as the model was trained. executorch: as ExecuTorch's example, "
+        "which pads the second convolution by one frame more and has no encoder window offline.",
+    )
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], origin: str = "settings") -> Settings:
+        """Check settings that come from outside; `origin` names the place in messages.
+
+        Raises:
+            ConfigError: names the field, what it got and what is allowed.
+        """
+        return cls._checked(data, origin)
+
+
+class SynthSource(_Config):
+    """A random checkpoint, right in every name, shape and dtype."""
+
+    size: SynthSize = Field(description="toy: seconds to build; full: the real one's 711 tensors.")
+    seed: int = Field(default=0, ge=0, strict=True, description="Of the random weights.")
+
+
+class CheckpointSource(_Config):
+    """Where the checkpoint comes from: exactly one of the two."""
+
+    synth: SynthSource | None = Field(default=None, description="Make a random one.")
+    path: Path | None = Field(
+        default=None,
+        description="A folder with params.json, consolidated.safetensors and tekken.json; "
+        "relative to the working directory.",
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name in ("synth", "path") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise _mistake(
+                "exactly one source is needed",
+                got=" and ".join(given) or "none",
+                allowed="synth or path",
+                next_step="set `synth: null` beside `path`: a file given by --configfile is "
+                "merged into config/matrix.yaml"
+                if given
+                else "point path at a checkpoint folder",
+            )
+        return self
+
+
+# --- what a backend can do ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What can be built for a backend.
+
+    Attributes:
+        dtypes: of activations and unquantized weights.
+        linear, embedding: types of quantization that lower and run.
+        attention: the family its graphs are exported with.
+        host: where its units can be lowered.
+        reasons: why a dtype or type of quantization is not possible.
+    """
+
+    dtypes: tuple[Dtype, ...]
+    linear: tuple[str, ...]
+    embedding: tuple[str, ...]
+    attention: str
+    host: str
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def objections(self, dtype: Dtype, scheme: Scheme) -> list[tuple[str, str, tuple[str, ...]]]:
+        """What of a cell is not possible: (field, got, allowed)."""
+        wishes = [("dtype", dtype, self.dtypes)]
+        for component in COMPONENTS:
+            allowed = self.embedding if component == "embedding" else self.linear
+            wishes.append((f"{component} quantization", scheme.of(component).type, allowed))
+        return [wish for wish in wishes if wish[1] not in wish[2]]
+
+
+CAPABILITIES: dict[Backend, Capability] = {
+    "xnnpack": Capability(
+        dtypes=("fp32",),
+        linear=("none", "8da4w"),
+        embedding=("none", "8w"),
+        attention="custom_sdpa",
+        host="any",
+        reasons={
+            "bf16": "XNNPACK's partitioner delegates nothing in bf16, without an error: the "
+            "whole model would run on the slow portable kernels",
+        },
+    ),
+    "portable": Capability(
+        dtypes=("fp32", "bf16"),
+        linear=("none",),
+        embedding=("none", "8w"),
+        attention="custom_sdpa",
+        host="any",
+        reasons={
+            "8da4w": "there is no portable kernel for torchao's choose_qparams_affine, "
+            "quantize_affine and dequantize_affine",
+        },
+    ),
+}
+
+
+# --- variants and what they are made of --------------------------------------------------
+
+
+@dataclass(frozen=True, order=True)
+class WeightsKey:
+    """One component's quantized weights; shared by both modes and all backends."""
+
+    component: Component
+    dtype: Dtype
+    quant: Quant
+
+    @property
+    def slug(self) -> str:
+        return f"{self.component}-{self.dtype}-{self.quant.slug}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One method, exported without weights; shared by all backends of an attention family."""
+
+    attention: str
+    dtype: Dtype
+    method: Method
+    mode: UnitMode
+    quant: Quant
+
+    @property
+    def slug(self) -> str:
+        return f"{self.attention}-{self.dtype}-{self.method}-{self.mode}-{self.quant.slug}"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One method compiled for a backend; `mode` is `shared` where both modes use it."""
+
+    backend: Backend
+    dtype: Dtype
+    method: Method
+    mode: UnitMode
+    quant: Quant
+
+    @property
+    def slug(self) -> str:
+        return f"{self.backend}-{self.dtype}-{self.method}-{self.mode}-{self.quant.slug}"
+
+    @property
+    def component(self) -> Component:
+        return COMPONENT_OF[self.method]
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it is lowered from."""
+        attention = CAPABILITIES[self.backend].attention
+        return Graph(attention, self.dtype, self.method, self.mode, self.quant)
+
+    @property
+    def weights(self) -> WeightsKey | None:
+        """Its quantized weights; None where it takes the checkpoint's own."""
+        if self.quant.type == "none":
+            return None
+        return WeightsKey(self.component, self.dtype, self.quant)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One cell of the matrix."""
+
+    backend: Backend
+    dtype: Dtype
+    scheme: str
+    mode: Mode
+
+    @property
+    def slug(self) -> str:
+        return f"{self.backend}-{self.dtype}-{self.scheme}-{self.mode}"
+
+    @classmethod
+    def parse(cls, slug: str) -> Variant:
+        """The variant that `slug` names.
+
+        Raises:
+            ConfigError: not of the form <backend>-<dtype>-<scheme>-<mode>.
+        """
+        allowed = (get_args(Backend), get_args(Dtype), (), get_args(Mode))
+        parts = slug.split("-")
+        if len(parts) != 4 or any(
+            known and part not in known for part, known in zip(parts, allowed, strict=True)
+        ):
+            backends, dtypes, _, modes = ("|".join(known) for known in allowed)
+            raise ConfigError(
+                "not a variant", got=slug, allowed=f"({backends})-({dtypes})-<scheme>-({modes})"
+            )
+        return cls(*parts)  # type: ignore[arg-type]  # checked above
+
+    def units(self, scheme: Scheme) -> tuple[Unit, ...]:
+        """Its units, in the order of `METHODS_OF`."""
+        return tuple(
+            Unit(
+                self.backend,
+                self.dtype,
+                method,
+                "shared" if method in SHARED_METHODS else self.mode,
+                scheme.of(COMPONENT_OF[method]),
+            )
+            for method in METHODS_OF[self.mode]
+        )
+
+
+AXES = ("backend", "dtype", "scheme", "mode")
+
+
+class Exclude(_Config):
+    """Cells to leave out: all that agree in the axes given here."""
+
+    backend: Backend | None = None
+    dtype: Dtype | None = None
+    scheme: str | None = None
+    mode: Mode | None = None
+
+    def matches(self, variant: Variant) -> bool:
+        return all(getattr(self, axis) in (None, getattr(variant, axis)) for axis in AXES)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if all(getattr(self, axis) is None for axis in AXES):
+            raise _mistake("leaves everything out", got="no axis", allowed=AXES)
+        return self
+
+
+class Product(_Config):
+    """All combinations of the lists, without those that `exclude` names."""
+
+    backend: list[Backend] = Field(min_length=1, description="ExecuTorch backends.")
+    dtype: list[Dtype] = Field(min_length=1, description="Of activations, caches and biases.")
+    scheme: list[str] = Field(min_length=1, description="Names under `schemes`.")
+    mode: list[Mode] = Field(
+        min_length=1, description="offline: whole recordings; streaming: 80 ms a step."
+    )
+    exclude: list[Exclude] = Field(default=[], description="Combinations to leave out.")
+
+    def cells(self) -> list[Variant]:
+        """All combinations, in the order of the lists."""
+        return [
+            Variant(*cell)
+            for cell in itertools.product(self.backend, self.dtype, self.scheme, self.mode)
+        ]
+
+
+SchemeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
+
+
+class Matrix(_Config):
+    """What to build, as `config/matrix.yaml` says it."""
+
+    model_config = ConfigDict(title="Voxtral build matrix")
+
+    checkpoint: CheckpointSource = Field(description="The model's weights.")
+    settings: Settings = Field(default=Settings(), description="The same for all variants.")
+    schemes: dict[SchemeName, Scheme] = Field(
+        min_length=1, description="Named choices of quantization, for `variants`."
+    )
+    products: list[Product] = Field(
+        alias="variants", min_length=1, description="What to build: the sum of these products."
+    )
+
+    @model_validator(mode="after")
+    def _prompt_fits(self) -> Self:
+        prompt = PROMPT_TOKENS + self.settings.delay_tokens
+        if self.settings.max_seq_len <= prompt:
+            raise _mistake(
+                f"no room for speech: the prompt alone takes {prompt} tokens",
+                got=self.settings.max_seq_len,
+                allowed=f"more than {prompt}; the real model's use is 4096",
+                next_step="raise max_seq_len",
+                at=("settings", "max_seq_len"),
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _variants_exist(self) -> Self:
+        for index, product in enumerate(self.products):
+            at = ("variants", index)
+            for position, name in enumerate(product.scheme):
+                self._check_scheme(name, (*at, "scheme", position))
+            cells = product.cells()
+            for position, exclude in enumerate(product.exclude):
+                if exclude.scheme is not None:
+                    self._check_scheme(exclude.scheme, (*at, "exclude", position, "scheme"))
+                if not any(exclude.matches(cell) for cell in cells):
+                    raise _mistake(
+                        "matches no combination of its product",
+                        got=exclude.model_dump(exclude_none=True),
+                        allowed=f"{len(cells)} combinations: {_ellipsis(c.slug for c in cells)}",
+                        next_step="correct or remove it",
+                        at=(*at, "exclude", position),
+                    )
+            if not _kept(product):
+                raise _mistake(
+                    "nothing is left",
+                    got=f"{len(cells)} combinations, all excluded",
+                    next_step="exclude less, or remove this product",
+                    at=at,
+                )
+            for cell in _kept(product):
+                self._check_possible(cell, at)
+        return self
+
+    def _check_scheme(self, name: str, at: tuple[str | int, ...]) -> None:
+        if name not in self.schemes:
+            raise _mistake(
+                "no such scheme",
+                got=name,
+                allowed=self.schemes,
+                next_step=suggest(name, self.schemes) or f"add {name} under schemes",
+                at=at,
+            )
+
+    def _check_possible(self, cell: Variant, at: tuple[str | int, ...]) -> None:
+        capability = CAPABILITIES[cell.backend]
+        for what, got, allowed in capability.objections(cell.dtype, self.schemes[cell.scheme]):
+            reason = capability.reasons.get(got, f"{cell.backend} does not take it")
+            raise _mistake(
+                f"{cell.slug} cannot be built: {reason}",
+                got=f"{what} {got} with backend {cell.backend}",
+                allowed=f"{what} {', '.join(allowed)}",
+                next_step="give this backend a product of its own, or add to this one "
+                f"`exclude: [{{backend: {cell.backend}, "
+                f"{f'dtype: {got}' if what == 'dtype' else f'scheme: {cell.scheme}'}}}]`",
+                at=at,
+            )
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        """Every variant once, in the order of `products`."""
+        return tuple(dict.fromkeys(cell for product in self.products for cell in _kept(product)))
+
+    def scheme(self, variant: Variant) -> Scheme:
+        """The scheme of a variant."""
+        return self.schemes[variant.scheme]
+
+    def units(self, variant: Variant) -> tuple[Unit, ...]:
+        """The units that a variant is linked from, in the order of `METHODS_OF`."""
+        return variant.units(self.scheme(variant))
+
+    def variant(self, slug: str) -> Variant:
+        """The variant of that name.
+
+        Raises:
+            ConfigError: the matrix has no such variant.
+        """
+        for variant in self.variants:
+            if variant.slug == slug:
+                return variant
+        slugs = [variant.slug for variant in self.variants]
+        raise ConfigError(
+            "the matrix has no such variant",
+            got=slug,
+            allowed=slugs,
+            next_step=suggest(slug, slugs) or "add it under variants in config/matrix.yaml",
+        )
+
+    @classmethod
+    def parse(cls, data: Any, origin: str = "configuration") -> Matrix:
+        """Check the content of a matrix file; `origin` names it in messages.
+
+        Raises:
+            ConfigError: names the field, what it got, what is allowed, and the next step.
+        """
+        return cls._checked(data, origin)
+
+    @classmethod
+    def load(cls, path: Path) -> Matrix:
+        """Read a matrix file.
+
+        Raises:
+            ConfigError: missing, not YAML, or a field is wrong.
+        """
+        try:
+            data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(
+                f"{path} cannot be read",
+                got=error.strerror,
+                next_step="run in the folder of config/matrix.yaml, or give --config FILE",
+            ) from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not YAML", got=error) from None
+        return cls.parse(data, str(path))
+
+
+def _kept(product: Product) -> list[Variant]:
+    return [
+        cell
+        for cell in product.cells()
+        if not any(exclude.matches(cell) for exclude in product.exclude)
+    ]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of `config/matrix.yaml`, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Matrix.model_json_schema(),
+    }
+
+
+# --- messages ----------------------------------------------------------------------------
+
+
+_EXPECTED = {
+    "dict_type": "a mapping of keys",
+    "int_type": "a whole number",
+    "list_type": "a list, such as [a, b]",
+    "model_type": "a mapping of keys",
+    "too_short": "at least one entry",
+}
+
+
+def _config_error(error: ValidationError, origin: str) -> ConfigError:
+    details = error.errors(include_url=False)
+    translated = _translate(details[0], origin)
+    if len(details) > 1:
+        more = ", ".join(dict.fromkeys(_field(detail["loc"]) for detail in details[1:]))
+        step = translated.next_step
+        return ConfigError(
+            translated.what,
+            got=translated.got,
+            allowed=translated.allowed,
+            next_step=f"{step + '; ' if step else ''}then mend {more}",
+        )
+    return translated
+
+
+def _translate(detail: ErrorDetails, origin: str) -> ConfigError:
+    """Pydantic's error as what, got, allowed and next step."""
+    loc, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+    got: object = _short(detail["input"])
+    allowed: str | Iterable[object] | None = None
+    next_step: str | None = None
+    if kind == "mistake":
+        loc = (*loc, *context["at"])
+        what = context["what"]
+        got, allowed, next_step = context["parts"]
+        got = None if got is None else _short(got)
+    elif kind == "missing":
+        what, got, next_step = "missing", None, f"add {loc[-1]}"
+    elif kind == "literal_error":
+        allowed = re.findall(r"'([^']*)'", context["expected"])
+        what, next_step = "unknown value", suggest(detail["input"], allowed)
+    elif loc and loc[-1] == "[key]":
+        loc = loc[:-1]
+        what, allowed = "not a name", "lower-case letters, digits and _, such as 8da4w_g64"
+        next_step = "rename it"
+    else:
+        what = "wrong value"
+        allowed = _EXPECTED.get(kind, detail["msg"].removeprefix("Input should be "))
+        if kind == "int_type" and isinstance(detail["input"], str):
+            got = f'the text "{got}"'
+    where = f"{_field(loc)}: " if loc else ""
+    return ConfigError(f"{origin}: {where}{what}", got=got, allowed=allowed, next_step=next_step)
+
+
+def _field(loc: Iterable[str | int]) -> str:
+    """("variants", 0, "dtype") -> variants[0].dtype."""
+    text = ""
+    for part in loc:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _short(value: object, limit: int = 100) -> str:
+    text = value if isinstance(value, str) and value else repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def _ellipsis(items: Iterable[str], limit: int = 8) -> str:
+    listed = list(items)
+    return ", ".join(listed[:limit]) + (", ..." if len(listed) > limit else "")
