@@ -39,7 +39,11 @@ def torchao_config(quant: Quant) -> Any:
     granularity = PerGroup(quant.group_size) if quant.group_size else PerAxis(0)
     if quant.type == "8da4w":
         return Int8DynamicActivationIntxWeightConfig(
-            weight_dtype=torch.int4, weight_granularity=granularity
+            weight_dtype=torch.int4,
+            weight_granularity=granularity,
+            # XNNPACK keeps the scales of groups in bf16. Rounded here, the eager model is
+            # the model that runs; rounded there, it would be off by 2^-9 in every weight.
+            weight_scale_dtype=torch.bfloat16 if quant.group_size else None,
         )
     if quant.type == "8w":
         return IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=granularity)

@@ -63,7 +63,7 @@ MAX_RELATIVE_DIFFERENCE = 1e-4
 # of 256 steps now and then. Such flips must stay well under the error that quantizing the
 # activations costs in the first place (root mean square, artifact against quantized eager
 # over quantized eager against the same weights with float activations).
-MAX_FLIP_RATIO = 0.5
+MAX_FLIP_RATIO = 0.2
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,111 @@
+"""Exported graphs, saved without weights and bound again, against eager.
+
+A graph that has baked in a position or a mask computes its example and nothing else: each
+is run over many positions, past ring wraps and cache fill levels that it was not traced at.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from voxtral_build.errors import BuildError
+from voxtral_build.graph import bind_weights, export_method, load_graph, save_graph, strip_weights
+from voxtral_build.matrix import COMPONENT_OF, METHODS_OF, Quant
+from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
+
+from tests.models import (
+    NONE,
+    ONE_LAYER,
+    builder,
+    checkpoint,
+    eager,
+    random_embeds,
+    random_mel,
+    stream_decode,
+    stream_encode,
+)
+
+FAMILIES = pytest.mark.parametrize("family", [CUSTOM_SDPA, STANDARD], ids=lambda f: f.name)
+DA4W, W8 = Quant.parse("8da4w.g32"), Quant.parse("8w.axis")
+
+
+def _bound(tmp_path: Path, method, mode, family, quant) -> tuple[nn.Module, nn.Module]:
+    """(graph as a module, eager): two instances, since both keep state."""
+    folder = checkpoint(ONE_LAYER)
+    program = export_method(builder(folder, mode, attention=family), method, quant, torch.float32)
+    save_graph(strip_weights(program), tmp_path / "graph.pt2")
+    args = {"attention": family, "quant": quant}
+    loaded = bind_weights(
+        load_graph(tmp_path / "graph.pt2"), eager(folder, method, mode, **args)
+    )
+    # Guards off: tracing notes that one token alone is a layout of its own, which the values
+    # that are compared here do not depend on.
+    return loaded.module(check_guards=False), eager(folder, method, mode, **args)
+
+
+@FAMILIES
+@pytest.mark.parametrize("quant", [NONE, DA4W], ids=lambda q: q.slug)
+@torch.no_grad()
+def test_offline_encoder_graph(tmp_path, family, quant):
+    graph, module = _bound(tmp_path, "audio_encoder", "offline", family, quant)
+    for frames in (8, 16, 160, 8 * 256):  # the example has 160; 2048 is the bound
+        mel = random_mel(frames)
+        torch.testing.assert_close(graph(mel), module(mel), atol=1e-5, rtol=0)
+
+
+@FAMILIES
+@pytest.mark.parametrize("quant", [NONE, DA4W], ids=lambda q: q.slug)
+@torch.no_grad()
+def test_streaming_encoder_graph_past_ring_wraps(tmp_path, family, quant):
+    graph, module = _bound(tmp_path, "encode_audio_chunk", "streaming", family, quant)
+    mel = random_mel(480)
+    torch.testing.assert_close(
+        stream_encode(graph, mel), stream_encode(module, mel), atol=1e-5, rtol=0
+    )
+
+
+@FAMILIES
+@pytest.mark.parametrize("mode", ["offline", "streaming"])
+@pytest.mark.parametrize("quant", [NONE, DA4W], ids=lambda q: q.slug)
+@torch.no_grad()
+def test_decoder_graph_at_many_positions(tmp_path, family, mode, quant):
+    graph, module = _bound(tmp_path, "text_decoder", mode, family, quant)
+    embeds = random_embeds(200, 96)
+    torch.testing.assert_close(
+        stream_decode(graph, embeds, 11), stream_decode(module, embeds, 11), atol=1e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize("quant", [NONE, W8], ids=lambda q: q.slug)
+@torch.no_grad()
+def test_embedding_graph(tmp_path, quant):
+    graph, module = _bound(tmp_path, "token_embedding", "offline", CUSTOM_SDPA, quant)
+    for length in (1, 2, 256):
+        ids = torch.arange(length).unsqueeze(0) * 5 % 1280
+        assert torch.equal(graph(ids), module(ids))
+
+
+@pytest.mark.parametrize("method", sorted({m for ms in METHODS_OF.values() for m in ms}))
+def test_graph_carries_no_weights(tmp_path, method):
+    mode = "streaming" if method == "encode_audio_chunk" else "offline"
+    path = tmp_path / "graph.pt2"
+    build = builder(checkpoint(ONE_LAYER), mode)
+    program = strip_weights(export_method(build, method, NONE, torch.float32))
+    assert sum(tensor.numel() for tensor in program.state_dict.values()) == 0
+    save_graph(program, path)
+    weights = sum(
+        parameter.numel()
+        for name, parameter in build.meta_model().named_parameters()
+        if COMPONENT_OF[method] in ("encoder", "decoder") or "tok_embeddings" in name
+    )
+    assert path.stat().st_size < 4 * weights
+
+
+def test_binding_another_methods_weights_is_refused(tmp_path):
+    folder = checkpoint(ONE_LAYER)
+    program = export_method(builder(folder, "offline"), "token_embedding", NONE, torch.float32)
+    with pytest.raises(BuildError, match=r"tok_embeddings\.weight"):
+        bind_weights(strip_weights(program), eager(folder, "text_decoder", "offline"))
