@@ -39,11 +39,7 @@ def torchao_config(quant: Quant) -> Any:
     granularity = PerGroup(quant.group_size) if quant.group_size else PerAxis(0)
     if quant.type == "8da4w":
         return Int8DynamicActivationIntxWeightConfig(
-            weight_dtype=torch.int4,
-            weight_granularity=granularity,
-            # XNNPACK keeps the scales of groups in bf16. Rounded here, the eager model is
-            # the model that runs; rounded there, it would be off by 2^-9 in every weight.
-            weight_scale_dtype=torch.bfloat16 if quant.group_size else None,
+            weight_dtype=torch.int4, weight_granularity=granularity
         )
     if quant.type == "8w":
         return IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=granularity)
@@ -92,7 +88,21 @@ def quantize_tensor(weight: Tensor, quant: Quant) -> IntxUnpackedToInt8Tensor:
         holder = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     holder.weight = nn.Parameter(weight, requires_grad=False)
     quantize_(holder, torchao_config(quant))
-    return holder.weight.data
+    chosen = holder.weight.data
+    if quant.type != "8da4w" or not quant.group_size:
+        return chosen
+    # XNNPACK keeps the scales of 4-bit groups in bf16. Rounded before the weights are, the
+    # eager model is the model that runs; rounded there alone, every weight would be off by
+    # up to 2^-9. (torchao's weight_scale_dtype does the same, but rounds 1 / scale as well.)
+    return IntxUnpackedToInt8Tensor.from_hp(
+        weight,
+        chosen.block_size,
+        chosen.target_dtype,
+        activation_quantization=chosen.activation_quantization,
+        intx_choose_qparams_algorithm=None,
+        custom_scale=chosen.scale.bfloat16().to(weight.dtype),
+        custom_zero_point=chosen.zero_point,
+    )
 
 
 def placeholder(shape: torch.Size, quant: Quant, dtype: torch.dtype) -> IntxUnpackedToInt8Tensor:
