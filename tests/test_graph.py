@@ -11,10 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from voxtral_build.errors import BuildError
-from voxtral_build.graph import bind_weights, export_method, load_graph, save_graph, strip_weights
-from voxtral_build.matrix import COMPONENT_OF, METHODS_OF, Quant
-from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
 
 from tests.models import (
     NONE,
@@ -27,6 +23,10 @@ from tests.models import (
     stream_decode,
     stream_encode,
 )
+from voxtral_build.errors import BuildError
+from voxtral_build.graph import bind_weights, export_method, load_graph, save_graph, strip_weights
+from voxtral_build.matrix import COMPONENT_OF, METHODS_OF, Quant
+from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
 
 FAMILIES = pytest.mark.parametrize("family", [CUSTOM_SDPA, STANDARD], ids=lambda f: f.name)
 DA4W, W8 = Quant.parse("8da4w.g32"), Quant.parse("8w.axis")
@@ -38,9 +38,7 @@ def _bound(tmp_path: Path, method, mode, family, quant) -> tuple[nn.Module, nn.M
     program = export_method(builder(folder, mode, attention=family), method, quant, torch.float32)
     save_graph(strip_weights(program), tmp_path / "graph.pt2")
     args = {"attention": family, "quant": quant}
-    loaded = bind_weights(
-        load_graph(tmp_path / "graph.pt2"), eager(folder, method, mode, **args)
-    )
+    loaded = bind_weights(load_graph(tmp_path / "graph.pt2"), eager(folder, method, mode, **args))
     # Guards off: tracing notes that one token alone is a layout of its own, which the values
     # that are compared here do not depend on.
     return loaded.module(check_guards=False), eager(folder, method, mode, **args)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from executorch.examples.models.voxtral_realtime import export_voxtral_rt as peer_export
 from executorch.examples.models.voxtral_realtime import model as peer
-from voxtral_build.matrix import Settings
 
 from tests.models import checkpoint, eager, random_embeds, random_mel, stream_decode, stream_encode
+from voxtral_build.matrix import Settings
 
 SETTINGS = Settings(max_seq_len=256, fidelity="executorch")
 

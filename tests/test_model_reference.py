@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from tests import transformers_reference
+from tests.models import checkpoint, eager, random_embeds, random_mel, stream_decode, stream_encode
 from voxtral_build.audio import log_mel, read_wav
 from voxtral_build.matrix import Settings
 from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
 from voxtral_build.model.config import AudioParams
-
-from tests import transformers_reference
-from tests.models import checkpoint, eager, random_embeds, random_mel, stream_decode, stream_encode
 
 DATA = Path(__file__).parent / "data"
 TOLERANCE = 1e-4
@@ -81,6 +81,8 @@ def test_token_embeddings_equal_the_reference(reference):
 def test_log_mel_equals_the_reference(gain):
     samples = read_wav(DATA / "jfk_5s.wav", AudioParams()) * gain
     ours = log_mel(samples, AudioParams())
-    torch.testing.assert_close(ours, transformers_reference.log_mel(samples.numpy()), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        ours, transformers_reference.log_mel(samples.numpy()), atol=1e-4, rtol=0
+    )
     if gain == 0.0:
         assert torch.all(ours == -0.625)

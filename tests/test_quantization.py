@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from tests.models import ONE_LAYER, builder, checkpoint
 from voxtral_build.errors import ConfigError
 from voxtral_build.matrix import Quant
 from voxtral_build.model.attention import STANDARD
@@ -15,8 +17,6 @@ from voxtral_build.quantization import (
     read_component,
 )
 from voxtral_build.steps import quantize
-
-from tests.models import ONE_LAYER, builder, checkpoint
 
 DA4W, W8 = Quant.parse("8da4w.g32"), Quant.parse("8w.axis")
 
@@ -38,9 +38,7 @@ def test_8w_is_symmetric_per_row():
     quantized = quantize_tensor(weight, W8)
     scale = weight.abs().amax(-1, keepdim=True) / 127.5
     torch.testing.assert_close(quantized.scale, scale)
-    torch.testing.assert_close(
-        quantized.dequantize(), weight, atol=float(scale.max()), rtol=0
-    )
+    torch.testing.assert_close(quantized.dequantize(), weight, atol=float(scale.max()), rtol=0)
 
 
 @pytest.mark.parametrize("quant", [DA4W, W8, Quant.parse("8da4w.g64")], ids=lambda q: q.slug)

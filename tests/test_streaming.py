@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+
+from tests.models import checkpoint, eager, random_embeds, random_mel, stream_decode, stream_encode
 from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
 from voxtral_build.model.kv_cache import Positions, RingKVCache, StandardRingKVCache
 from voxtral_build.model.layers import reset_runtime_buffers
-
-from tests.models import checkpoint, eager, random_embeds, random_mel, stream_decode, stream_encode
 
 FAMILIES = pytest.mark.parametrize("family", [CUSTOM_SDPA, STANDARD], ids=lambda f: f.name)
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from safetensors.torch import load_file
+
+from tests.models import ONE_LAYER, checkpoint
 from voxtral_build.errors import CheckpointError
 from voxtral_build.steps import synth
 from voxtral_build.tensor_file import read_header, write_tensors
 from voxtral_build.tokenizer import StreamingTokens
 from voxtral_build.weights import check
-
-from tests.models import ONE_LAYER, checkpoint
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_others(tmp_path):
@@ -54,7 +54,10 @@ def test_an_unknown_size_is_refused(tmp_path):
 def test_a_file_that_was_not_finished_is_not_there(tmp_path):
     path = tmp_path / "weights"
     announced = {"a": ("F32", (2,)), "b": ("F32", (1,))}
-    with pytest.raises(ValueError, match="b was announced"), write_tensors(path, announced, {}) as w:
+    with (
+        pytest.raises(ValueError, match="b was announced"),
+        write_tensors(path, announced, {}) as w,
+    ):
         w.add("a", [bytes(8)])
     with pytest.raises(ValueError, match="7 bytes"), write_tensors(path, announced, {}) as w:
         w.add("a", [bytes(7)])

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
+from tests.models import ONE_LAYER, builder, checkpoint
 from voxtral_build.errors import CheckpointError
 from voxtral_build.matrix import COMPONENTS
 from voxtral_build.model.attention import STANDARD
@@ -24,8 +26,6 @@ from voxtral_build.weights import (
     read_tensors,
     tie_output,
 )
-
-from tests.models import ONE_LAYER, builder, checkpoint
 
 MM = "mm_streams_embeddings.embedding_module."
 
@@ -149,8 +149,8 @@ def test_a_missing_file_is_named(copy, name):
     [
         (lambda b: b[:-1], "cut short"),
         (lambda b: b + b"x", "longer"),
-        (lambda b: b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "Git-LFS"),
-        (lambda b: b"", "not a safetensors file"),
+        (lambda _: b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "Git-LFS"),
+        (lambda _: b"", "not a safetensors file"),
         (lambda b: b"PK\x03\x04" + b[4:], "not a safetensors file"),
     ],
     ids=["short", "long", "lfs", "empty", "zip"],

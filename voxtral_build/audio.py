@@ -87,6 +87,7 @@ def read_wav(path: Path, params: AudioParams) -> Tensor:
         ) from None
     if found != (1, 16, params.sampling_rate):
         got = "{} channels, {} bits, {} Hz".format(*found)
-        raise BuildError(f"{path} is another kind of WAV", got=got, allowed=allowed,
-                         next_step=next_step)
+        raise BuildError(
+            f"{path} is another kind of WAV", got=got, allowed=allowed, next_step=next_step
+        )
     return torch.from_numpy(np.frombuffer(data, dtype="<i2").astype(np.float32) / 32768.0)

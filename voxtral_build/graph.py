@@ -6,7 +6,6 @@ exported once from tensors without content, and gets its weights where it is low
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import sympy

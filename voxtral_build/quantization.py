@@ -28,7 +28,7 @@ from torchao.quantization.granularity import PerAxis, PerGroup
 from voxtral_build.errors import ConfigError
 from voxtral_build.matrix import Component, Quant
 from voxtral_build.tensor_file import write_tensors
-from voxtral_build.weights import parameter_names
+from voxtral_build.weights import parameter_names, read_tensors
 
 _PARTS = ("qdata", "scale", "zero_point")
 _SAFETENSORS_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int8: "I8"}
@@ -39,7 +39,8 @@ def torchao_config(quant: Quant) -> Any:
     granularity = PerGroup(quant.group_size) if quant.group_size else PerAxis(0)
     if quant.type == "8da4w":
         return Int8DynamicActivationIntxWeightConfig(
-            weight_dtype=torch.int4, weight_granularity=granularity
+            weight_dtype=torch.int4,  # type: ignore[attr-defined]  # torch's stubs lack it
+            weight_granularity=granularity,
         )
     if quant.type == "8w":
         return IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=granularity)
@@ -88,7 +89,7 @@ def quantize_tensor(weight: Tensor, quant: Quant) -> IntxUnpackedToInt8Tensor:
         holder = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     holder.weight = nn.Parameter(weight, requires_grad=False)
     quantize_(holder, torchao_config(quant))
-    chosen = holder.weight.data
+    chosen: IntxUnpackedToInt8Tensor = holder.weight.data
     if quant.type != "8da4w" or not quant.group_size:
         return chosen
     # XNNPACK keeps the scales of 4-bit groups in bf16. Rounded before the weights are, the
@@ -174,15 +175,36 @@ def write_component(
             if name in quantized:
                 value = quantize_tensor(value, quant)
             for part, stored in _stored(name, value):
-                writer.add(part, [stored.contiguous().view(-1).view(torch.uint8).numpy().data])
-        digest = writer.sha256()
-    return digest
+                writer.add(part, [stored.contiguous().view(-1).view(torch.uint8).numpy().tobytes()])
+        return writer.sha256()
 
 
 def _stored(name: str, value: Tensor) -> list[tuple[str, Tensor]]:
     if isinstance(value, IntxUnpackedToInt8Tensor):
         return [(f"{name}.{part}", getattr(value, part)) for part in _PARTS]
     return [(name, value)]
+
+
+def load_tensors(
+    checkpoint: Path,
+    weights: Path | None,
+    model: nn.Module,
+    component: Component,
+    quant: Quant,
+    dtype: torch.dtype,
+) -> dict[str, Tensor]:
+    """A component's tensors: quantized from `weights`, or the checkpoint's own where None."""
+    if weights is None:
+        return read_tensors(checkpoint, parameter_names(model, component), dtype)
+    return read_component(weights, model, component, quant, dtype)
+
+
+def dequantize(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same values as plain tensors, so that linears do not quantize their inputs."""
+    return {
+        name: tensor.dequantize() if isinstance(tensor, IntxUnpackedToInt8Tensor) else tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def read_component(
@@ -197,5 +219,3 @@ def read_component(
             else file.get_tensor(name)
             for name, pattern in layout.items()
         }
-
-

@@ -23,8 +23,6 @@ from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.model.voxtral import VoxtralRealtimeModel
 from voxtral_build.tensor_file import TensorFile, TensorInfo, read_header
 
-
-
 _MM = "mm_streams_embeddings.embedding_module."
 KEY_PREFIXES = {  # checkpoint -> model
     f"{_MM}whisper_encoder.conv_layers.": "encoder.conv_layers.",
@@ -138,9 +136,7 @@ def _faults_of(key: str, info: TensorInfo, shape: tuple[int, ...]) -> list[str]:
     return []
 
 
-def read_tensors(
-    folder: Path, names: Iterable[str], dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
+def read_tensors(folder: Path, names: Iterable[str], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Read parameters by the model's names, cast to `dtype`."""
     with safe_open(str(folder / WEIGHTS), framework="pt") as file:
         return {name: file.get_tensor(checkpoint_key(name)).to(dtype) for name in names}

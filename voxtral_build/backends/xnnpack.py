@@ -9,6 +9,8 @@ from voxtral_build.model.attention import CUSTOM_SDPA
 
 
 class XnnpackBackend:
+    """Every linear and most arithmetic go to the delegate."""
+
     family = CUSTOM_SDPA
     delegates_linears = True
 

@@ -73,7 +73,7 @@ class SDPA(nn.Module):
         """(T, S) float32 additive mask, or None where the kernel's own causal rule serves."""
         if kv.window is None:
             return None
-        seen = visible(positions.index, kv.key_positions(positions), kv.window)
+        seen = visible(positions.absolute, kv.key_positions(positions), kv.window)
         return torch.where(seen, 0.0, MASKED)
 
     def forward(
@@ -100,7 +100,7 @@ class StandardSDPA(nn.Module):
 
     def make_mask(self, positions: Positions, kv: KeyValues, dtype: torch.dtype) -> Tensor | None:
         """(1, 1, T, S) bool, True where a query attends."""
-        seen = visible(positions.index, kv.key_positions(positions), kv.window)
+        seen = visible(positions.absolute, kv.key_positions(positions), kv.window)
         return seen.unsqueeze(0).unsqueeze(0)
 
     def forward(
@@ -136,11 +136,11 @@ class AttentionFamily:
         """Keys and values of a whole sequence, in the layout of `sdpa`."""
         return SequenceKV(window, heads_first=self.sdpa.heads_first)
 
-    def positions(self, index: Tensor, kv: KeyValues) -> Positions:
+    def positions(self, absolute: Tensor, kv: KeyValues) -> Positions:
         """Positions of one call on a cache; the scalar only where something reads it."""
         if self.scalar_start and kv.limit is not None:
-            return Positions(index, start_position(index, kv.limit))
-        return Positions(index, None)
+            return Positions(absolute, start_position(absolute, kv.limit))
+        return Positions(absolute, None)
 
 
 CUSTOM_SDPA = AttentionFamily("custom_sdpa", SDPA, KVCache, RingKVCache, scalar_start=True)

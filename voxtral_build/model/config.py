@@ -175,8 +175,7 @@ class ModelConfig(_Params):
                 f"{origin}: field {field} is {'missing' if missing else 'wrong'}",
                 got="nothing" if missing else _short(first["input"]),
                 allowed=first["msg"].removeprefix("Value error, "),
-                next_step="compare it with params.json of "
-                "mistralai/Voxtral-Mini-4B-Realtime-2602",
+                next_step="compare it with params.json of mistralai/Voxtral-Mini-4B-Realtime-2602",
             ) from None
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from voxtral_build.model.attention import AttentionFamily
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
-from voxtral_build.model.kv_cache import Positions
+from voxtral_build.model.kv_cache import Cache, Positions
 from voxtral_build.model.layers import RMSNorm, SwiGLU
 from voxtral_build.model.rope import RotaryEmbedding, apply_rotary_emb
 
@@ -56,6 +57,7 @@ class LMAttention(nn.Module):
         self.wv = nn.Linear(config.dim, kv_width, bias=False)
         self.wo = nn.Linear(config.n_heads * config.head_dim, config.dim, bias=False)
         shape = (config.n_kv_heads, config.head_dim)
+        self.kv_cache: Cache
         if runtime.mode == "streaming":
             self.kv_cache = attention.ring_cache(runtime.sliding_window, *shape)
         else:
@@ -152,7 +154,7 @@ class MistralDecoder(nn.Module):
         Returns:
             (1, T, vocab_size).
         """
-        attention = self.layers[0].attention
+        attention = cast("MistralDecoderLayer", self.layers[0]).attention
         positions = self.attention.positions(input_pos, attention.kv_cache)
         rope = self.rope(input_pos)
         mask = attention.sdpa.make_mask(positions, attention.kv_cache, input_embeds.dtype)

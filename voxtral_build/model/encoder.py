@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voxtral_build.model.attention import AttentionFamily, KeyValues, SDPA, StandardSDPA
+from voxtral_build.model.attention import SDPA, AttentionFamily, KeyValues, StandardSDPA
 from voxtral_build.model.config import (
     CONV_KERNEL,
     CONV_STRIDES,
@@ -107,7 +107,9 @@ class CausalWhisperEncoder(nn.Module):
         self.window = runtime.offline_encoder_window
         self.conv_layers = nn.ModuleList(
             CausalConv1d(channels, params.dim, stride, runtime.conv_left_padding(stride))
-            for channels, stride in zip((config.audio.num_mel_bins, params.dim), CONV_STRIDES)
+            for channels, stride in zip(
+                (config.audio.num_mel_bins, params.dim), CONV_STRIDES, strict=True
+            )
         )
         self.layers = nn.ModuleList(CausalEncoderLayer(params) for _ in range(params.n_layers))
         self.norm = RMSNorm(params.dim, params.norm_eps)
@@ -118,10 +120,10 @@ class CausalWhisperEncoder(nn.Module):
         """mel (B, num_mel_bins, T_mel), T_mel even -> (B, T_mel // 2, dim)."""
         x = F.gelu(self.conv_layers[0](mel))
         x = F.gelu(self.conv_layers[1](x)).transpose(1, 2)
-        index = torch.arange(x.shape[1])
-        positions = Positions(index, 0)
+        absolute = torch.arange(x.shape[1])
+        positions = Positions(absolute, 0)
         kv = self.attention.sequence(self.window)
-        rope = self.rope(index)
+        rope = self.rope(absolute)
         mask = self.sdpa.make_mask(positions, kv, x.dtype)
         for layer in self.layers:
             x = layer(x, rope, positions, kv, self.sdpa, mask)

@@ -12,6 +12,7 @@ one lie at positions that the mask excludes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -25,28 +26,30 @@ class Positions(NamedTuple):
     """Where the tokens of one call stand.
 
     Attributes:
-        index: (T,) int64, consecutive absolute positions.
+        absolute: (T,) int64, consecutive.
         start: the first of them as a scalar, where the attention family wants one
             (a symbolic integer during export), else None.
     """
 
-    index: Tensor
+    absolute: Tensor
     start: int | None
 
 
-def start_position(index: Tensor, limit: int | None) -> int:
+def start_position(absolute: Tensor, limit: int | None) -> int:
     """The first position as a scalar that stays symbolic in an exported graph.
 
     Args:
-        index: (T,) int64.
+        absolute: (T,) int64.
         limit: slots of a flat cache, or None for a ring.
     """
-    start = index[0].item()
+    start = absolute[0].item()
     assert isinstance(start, int)
-    torch._check(start >= 0)
+    # For the tracer: without these the scalar's range is unknown to every slice after it.
+    check: Callable[[bool], None] = torch._check
+    check(start >= 0)
     if limit is not None:
-        torch._check(start < limit)
-        torch._check(start + index.shape[0] <= limit)
+        check(start < limit)
+        check(start + absolute.shape[0] <= limit)
     return start
 
 
@@ -59,12 +62,20 @@ def ring_key_positions(positions: Positions, slots: int) -> Tensor:
         (slots,) int64; negative where nothing was written yet.
     """
     slot = torch.arange(slots)
-    newest = positions.index[-1:]
+    newest = positions.absolute[-1:]
     return slot + torch.div(newest - slot, slots, rounding_mode="floor") * slots
 
 
-class _Cache(RuntimeBuffers):
-    """Storage that the four caches share."""
+class Cache(RuntimeBuffers):
+    """What the four caches share: storage, and a window.
+
+    Attributes:
+        slots: how many entries it holds.
+        limit: positions that fit, or None for a ring.
+    """
+
+    slots: int
+    limit: int | None
 
     k_cache: Tensor
     v_cache: Tensor
@@ -81,15 +92,23 @@ class _Cache(RuntimeBuffers):
         self.k_cache = torch.zeros(self.shape, dtype=dtype)
         self.v_cache = torch.zeros(self.shape, dtype=dtype)
 
+    def update(self, positions: Positions, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write k, v (B, T, H, D); give back all keys and values in the cache's layout."""
+        raise NotImplementedError
 
-class KVCache(_Cache):
+    def key_positions(self, positions: Positions) -> Tensor:
+        """(slots,) int64: the position each slot holds once the call's entries are written."""
+        raise NotImplementedError
+
+
+class KVCache(Cache):
     """Flat cache [B, S, H, D] on `llama::update_cache`."""
 
     def __init__(self, max_seq_len: int, n_heads: int, head_dim: int, window: int | None) -> None:
         custom_ops.load()
         super().__init__((1, max_seq_len, n_heads, head_dim), window)
         self.slots = max_seq_len
-        self.limit: int | None = max_seq_len
+        self.limit = max_seq_len
 
     def update(self, positions: Positions, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         torch.ops.llama.update_cache(k, self.k_cache, positions.start)
@@ -100,24 +119,24 @@ class KVCache(_Cache):
         return torch.arange(self.slots)
 
 
-class StaticKVCache(_Cache):
+class StaticKVCache(Cache):
     """Flat cache [B, H, S, D] on `index_copy_`."""
 
     def __init__(self, max_seq_len: int, n_heads: int, head_dim: int, window: int | None) -> None:
         super().__init__((1, n_heads, max_seq_len, head_dim), window)
         self.slots = max_seq_len
-        self.limit: int | None = max_seq_len
+        self.limit = max_seq_len
 
     def update(self, positions: Positions, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        self.k_cache.index_copy_(2, positions.index, k.transpose(1, 2))
-        self.v_cache.index_copy_(2, positions.index, v.transpose(1, 2))
+        self.k_cache.index_copy_(2, positions.absolute, k.transpose(1, 2))
+        self.v_cache.index_copy_(2, positions.absolute, v.transpose(1, 2))
         return self.k_cache, self.v_cache
 
     def key_positions(self, positions: Positions) -> Tensor:
         return torch.arange(self.slots)
 
 
-class RingKVCache(_Cache):
+class RingKVCache(Cache):
     """Ring cache [B, S, H, D] on `llama::update_cache_with_indices`.
 
     It has twice the window in slots: entries are written before attention reads, and with
@@ -129,10 +148,10 @@ class RingKVCache(_Cache):
         custom_ops.load()
         super().__init__((1, 2 * window, n_heads, head_dim), window)
         self.slots = 2 * window
-        self.limit: int | None = None
+        self.limit = None
 
     def update(self, positions: Positions, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        indices = (positions.index % self.slots).unsqueeze(0)
+        indices = (positions.absolute % self.slots).unsqueeze(0)
         # The op's start argument plays no part once indices are given.
         torch.ops.llama.update_cache_with_indices(k, self.k_cache, 0, indices)
         torch.ops.llama.update_cache_with_indices(v, self.v_cache, 0, indices)
@@ -142,16 +161,16 @@ class RingKVCache(_Cache):
         return ring_key_positions(positions, self.slots)
 
 
-class StandardRingKVCache(_Cache):
+class StandardRingKVCache(Cache):
     """Ring cache [B, H, S, D] on `index_copy_`; twice the window, as `RingKVCache`."""
 
     def __init__(self, window: int, n_heads: int, head_dim: int) -> None:
         super().__init__((1, n_heads, 2 * window, head_dim), window)
         self.slots = 2 * window
-        self.limit: int | None = None
+        self.limit = None
 
     def update(self, positions: Positions, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        indices = positions.index % self.slots
+        indices = positions.absolute % self.slots
         self.k_cache.index_copy_(2, indices, k.transpose(1, 2))
         self.v_cache.index_copy_(2, indices, v.transpose(1, 2))
         return self.k_cache, self.v_cache
@@ -180,4 +199,4 @@ class SequenceKV:
         return k, v
 
     def key_positions(self, positions: Positions) -> Tensor:
-        return positions.index
+        return positions.absolute

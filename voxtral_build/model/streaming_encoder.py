@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voxtral_build.model.attention import AttentionFamily
 from voxtral_build.model.config import CONV_STRIDES, ModelConfig, RuntimeConfig
+from voxtral_build.model.encoder import CausalConv1d
+from voxtral_build.model.kv_cache import Cache
 from voxtral_build.model.layers import RuntimeBuffers
 from voxtral_build.model.rope import RotaryEmbedding
 from voxtral_build.model.voxtral import VoxtralRealtimeModel
@@ -34,8 +38,9 @@ class StreamingAudioEncoderExport(RuntimeBuffers):
         super().__init__()
         params = config.encoder
         self.attention = attention
-        self.conv1 = model.encoder.conv_layers[0].conv
-        self.conv2 = model.encoder.conv_layers[1].conv
+        self.conv1, self.conv2 = (
+            cast("CausalConv1d", layer).conv for layer in model.encoder.conv_layers
+        )
         self.layers = model.encoder.layers
         self.enc_norm = model.encoder.norm
         self.adapter = model.adapter
@@ -48,9 +53,9 @@ class StreamingAudioEncoderExport(RuntimeBuffers):
         pads = [runtime.conv_left_padding(stride) for stride in CONV_STRIDES]
         self.state_shapes = [
             (1, channels, pad)
-            for channels, pad in zip((config.audio.num_mel_bins, params.dim), pads)
+            for channels, pad in zip((config.audio.num_mel_bins, params.dim), pads, strict=True)
         ]
-        for name, shape in zip(("conv1_state", "conv2_state"), self.state_shapes):
+        for name, shape in zip(("conv1_state", "conv2_state"), self.state_shapes, strict=True):
             self.register_buffer(name, torch.empty(shape), persistent=False)
 
     def reset_runtime_buffers(self, dtype: torch.dtype) -> None:
@@ -72,10 +77,11 @@ class StreamingAudioEncoderExport(RuntimeBuffers):
         x = _continue_conv(self.conv2, self.conv2_state, started, F.gelu(x))
         x = F.gelu(x).transpose(1, 2)
 
-        positions = self.attention.positions(enc_input_pos, self.kv_caches[0])
+        first = cast("Cache", self.kv_caches[0])
+        positions = self.attention.positions(enc_input_pos, first)
         rope = self.rope(enc_input_pos)
-        mask = self.sdpa.make_mask(positions, self.kv_caches[0], x.dtype)
-        for layer, kv_cache in zip(self.layers, self.kv_caches):
+        mask = self.sdpa.make_mask(positions, first, x.dtype)
+        for layer, kv_cache in zip(self.layers, self.kv_caches, strict=True):
             x = layer(x, rope, positions, kv_cache, self.sdpa, mask)
         return self.adapter(self.enc_norm(x))
 

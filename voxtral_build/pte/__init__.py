@@ -1,0 +1,1 @@
+"""Reading, linking and inspecting .pte files, without importing ExecuTorch or torch."""

@@ -58,8 +58,7 @@ class Extent:
 
     def copy_to(self, output: BinaryIO) -> None:
         """Append the bytes to `output`."""
-        for chunk in self.chunks():
-            output.write(chunk)
+        output.writelines(self.chunks())
 
 
 @dataclass

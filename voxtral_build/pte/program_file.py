@@ -14,6 +14,7 @@ Source: `executorch/schema/README.md` and `program.fbs` of ExecuTorch 1.5.
 from __future__ import annotations
 
 import math
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ HEADER_MAGIC = b"eh00"
 HEADER = struct.Struct("<4sIQQQ")
 # Older writers leave out the last field.
 _SHORT_HEADER_BYTES = HEADER.size - 8
+# Flatbuffer offsets are signed 32-bit numbers.
+_MAX_FLATBUFFER_BYTES = 1 << 31
 _REBUILD = "give a .pte that was written whole by the installed ExecuTorch"
 # What the generated code raises on bytes that are no flatbuffer of the schema.
 _PARSE_ERRORS = (
@@ -105,12 +108,10 @@ def read(path: Path) -> ProgramFile:
     head, file_size, segment_base = _read_head(path)
     try:
         program = unpack_program(head)
+        file = ProgramFile(path, program, head[4:8], file_size, len(head), segment_base)
+        _check(file)
     except _PARSE_ERRORS as error:
-        raise broken(
-            path, "the head is damaged", got=f"{type(error).__name__}: {error}"
-        ) from error
-    file = ProgramFile(path, program, head[4:8], file_size, len(head), segment_base)
-    _check(file)
+        raise broken(path, "its head is damaged", got=f"{type(error).__name__}: {error}") from error
     return file
 
 
@@ -125,7 +126,7 @@ def text(value: bytes | str | None) -> str:
     """A flatbuffer string, which the generated code gives as bytes or, if absent, None."""
     if value is None:
         return ""
-    return value if isinstance(value, str) else value.decode("utf-8")
+    return value if isinstance(value, str) else bytes(value).decode("utf-8")
 
 
 def tensors(plan: Any) -> Iterator[Any]:
@@ -138,7 +139,7 @@ def scalar_type_name(scalar_type: int) -> str:
     """The schema's name of a scalar type, such as "BFLOAT16"; "UNKNOWN_99" for others."""
     for name, number in vars(table("ScalarType")).items():
         if name in _ELEMENT_BYTES and number == scalar_type:
-            return name
+            return str(name)
     return f"UNKNOWN_{scalar_type}"
 
 
@@ -146,13 +147,13 @@ def tensor_bytes(tensor: Any) -> int:
     """Bytes of a dense tensor of these sizes (of the upper bound, where they are dynamic).
 
     Raises:
-        PteError: the tensor has a scalar type that this project does not know.
+        ValueError: the schema has no such scalar type, or a size is negative.
     """
     name = scalar_type_name(tensor.scalarType)
-    if name not in _ELEMENT_BYTES:
-        raise PteError("a tensor has an unknown dtype", got=name, allowed=_ELEMENT_BYTES)
-    sizes = tensor.sizes if tensor.sizes is not None else ()
-    return _ELEMENT_BYTES[name] * math.prod(int(size) for size in sizes)
+    sizes = [int(size) for size in (() if tensor.sizes is None else tensor.sizes)]
+    if name not in _ELEMENT_BYTES or any(size < 0 for size in sizes):
+        raise ValueError(f"a tensor of {name} with sizes {sizes}")
+    return _ELEMENT_BYTES[name] * math.prod(sizes)
 
 
 def is_external(tensor: Any) -> bool:
@@ -165,12 +166,13 @@ def _read_head(path: Path) -> tuple[bytes, int, int]:
     """The flatbuffer's bytes, the file's size and the segment base."""
     try:
         with path.open("rb") as source:
-            file_size = source.seek(0, 2)
+            file_size = source.seek(0, os.SEEK_END)
             source.seek(0)
             start = source.read(HEADER_AT + HEADER.size)
             _check_identifier(path, start)
             head_size, segment_base = _read_header(path, start, file_size)
-            return start + source.read(head_size - len(start)), file_size, segment_base
+            source.seek(0)
+            return source.read(head_size), file_size, segment_base
     except OSError as error:
         raise PteError(
             f"{path} cannot be read",
@@ -196,6 +198,9 @@ def _check_identifier(path: Path, start: bytes) -> None:
 def _read_header(path: Path, start: bytes, file_size: int) -> tuple[int, int]:
     """The head's size and the segment base, from the extended header or in its absence."""
     if start[HEADER_AT : HEADER_AT + 4] != HEADER_MAGIC:
+        if file_size > _MAX_FLATBUFFER_BYTES:
+            raise broken(path, "it has no extended header, yet is too large to go without",
+                         got=f"{file_size} bytes")  # fmt: skip
         return file_size, file_size
     if len(start) < HEADER_AT + HEADER.size:
         raise broken(path, "it is cut short in its header", got=f"{file_size} bytes")
@@ -234,17 +239,49 @@ def _check(file: ProgramFile) -> None:
                          allowed=f"up to {extent.size}")  # fmt: skip
     for entry in program.namedData or ():
         file.segment(entry.segmentIndex)
+        if not text(entry.key):
+            raise broken(file.path, "named data have no key", got=f"segment {entry.segmentIndex}")
     inline_count = len(program.backendDelegateData or ())
     for plan in program.executionPlan:
+        _check_plan(file.path, plan)
         for delegate in plan.delegates or ():
             processed = delegate.processed
-            if processed is None:
-                raise broken(file.path, "a delegate has no data", got=text(delegate.id))
+            if processed is None or not text(delegate.id):
+                raise broken(file.path, "a delegate has no backend or no data")
             if processed.location == table("DataLocation").SEGMENT:
                 file.segment(processed.index)
             elif processed.index >= inline_count:
                 raise broken(file.path, "a delegate's data are missing",
                              got=f"inline data {processed.index} of {inline_count}")  # fmt: skip
+
+
+def _check_plan(path: Path, plan: Any) -> None:
+    """Hold what a method refers to by number against what it has, and read its names."""
+    names = [plan.name]
+    for operator in plan.operators or ():
+        names += [operator.name, operator.overload]
+    for name in names:
+        text(name)
+    arguments = table("InstructionArguments")
+    used: dict[str, tuple[list[int], int]] = {
+        name: ([int(index) for index in (() if indices is None else indices)], len(plan.values))
+        for name, indices in (("input", plan.inputs), ("output", plan.outputs))
+    }
+    calls: list[int] = []
+    delegate_calls: list[int] = []
+    for chain in plan.chains or ():
+        for instruction in chain.instructions or ():
+            if instruction.instrArgsType == arguments.KernelCall:
+                calls.append(instruction.instrArgs.opIndex)
+            elif instruction.instrArgsType == arguments.DelegateCall:
+                delegate_calls.append(instruction.instrArgs.delegateIndex)
+    used["operator"] = (calls, len(plan.operators or ()))
+    used["delegate"] = (delegate_calls, len(plan.delegates or ()))
+    for name, (indices, count) in used.items():
+        for index in indices:
+            if not 0 <= index < count:
+                raise broken(path, f"method {text(plan.name)!r} refers to what it does not hold",
+                             got=f"{name} {index}", allowed=f"0 to {count - 1}")  # fmt: skip
 
 
 def offsets(subsegments: Any) -> list[int]:

@@ -97,9 +97,23 @@ def _generated_package() -> ModuleType:
     # The package's __init__ imports every module, so the finder is needed only once.
     sys.meta_path.insert(0, finder)
     try:
-        return importlib.import_module(_PACKAGE)
+        package = importlib.import_module(_PACKAGE)
     finally:
         sys.meta_path.remove(finder)
+    for module in [value for value in vars(package).values() if isinstance(value, ModuleType)]:
+        _name_classes(module)
+    return package
+
+
+def _name_classes(module: ModuleType) -> None:
+    """Let the names of child tables in a generated module mean their classes.
+
+    The readers call them as classes, but flatc's imports for the object API come later in
+    the file and bind the same names to the modules.
+    """
+    for name, value in list(vars(module).items()):
+        if isinstance(value, ModuleType) and isinstance(getattr(value, name, None), type):
+            setattr(module, name, getattr(value, name))
 
 
 def table(name: str) -> Any:
@@ -107,7 +121,7 @@ def table(name: str) -> Any:
     return getattr(getattr(_generated_package(), name), name)
 
 
-def new(name: str, **fields: Any) -> Any:
+def new(name: str, /, **fields: Any) -> Any:
     """A mutable object of the table `name`, such as "Int", with `fields` set.
 
     Raises:

@@ -16,11 +16,17 @@ Function = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Methods:
-    """The three methods of one mode; `encode` is the offline or the streaming encoder."""
+    """The three methods of one mode.
+
+    Attributes:
+        encode: the offline or the streaming encoder.
+        decode_bound: most positions that one call of `decode` takes.
+    """
 
     encode: Function
     embed: Function
     decode: Function
+    decode_bound: int
 
 
 def pad_audio(samples: Tensor, config: ModelConfig, tokens: StreamingTokens, delay: int) -> Tensor:
@@ -61,25 +67,24 @@ def encode_streaming(encode: Function, mel: Tensor, config: ModelConfig) -> Tens
 
 
 def decode_forced(methods: Methods, audio: Tensor, ids: Sequence[int], prompt: int) -> Tensor:
-    """Logits with the tokens given: the prompt in one call, then one position a call.
+    """Logits with the tokens given: the prompt first, then one position a call.
 
     Args:
         audio: (1, T, dim) audio embeddings.
         ids: the tokens at the input, at most T.
-        prompt: how many of them the first call takes.
+        prompt: how many of them come first.
 
     Returns:
         (1, len(ids), vocab_size).
     """
     inputs = audio[:, : len(ids)] + methods.embed(torch.tensor([list(ids)]))
-    logits = [methods.decode(inputs[:, :prompt].contiguous(), torch.arange(prompt))]
-    for position in range(prompt, len(ids)):
-        logits.append(
-            methods.decode(
-                inputs[:, position : position + 1].contiguous(), torch.tensor([position])
-            )
-        )
-    return torch.cat(logits, dim=1)
+    starts = [*range(0, prompt, methods.decode_bound), *range(prompt, len(ids))]
+    ends = [*starts[1:], len(ids)]
+    calls = [
+        methods.decode(inputs[:, start:end].contiguous(), torch.arange(start, end))
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    return torch.cat(calls, dim=1)
 
 
 def decode_greedy(methods: Methods, audio: Tensor, prompt: Sequence[int]) -> list[int]:
@@ -87,12 +92,10 @@ def decode_greedy(methods: Methods, audio: Tensor, prompt: Sequence[int]) -> lis
 
     The end-of-stream token does not stop it: the reference goes on while there is audio.
     """
-    ids = list(prompt)
-    step, start = ids, 0
-    while True:
-        inputs = audio[:, start : len(ids)] + methods.embed(torch.tensor([step]))
-        logits = methods.decode(inputs.contiguous(), torch.arange(start, len(ids)))
-        step, start = [int(logits[0, -1].argmax())], len(ids)
-        if start == audio.shape[1]:
-            return [*ids[len(prompt) :], *step]
-        ids += step
+    logits = decode_forced(methods, audio, prompt, len(prompt))
+    out = [int(logits[0, -1].argmax())]
+    for position in range(len(prompt), audio.shape[1]):
+        embeds = audio[:, position : position + 1] + methods.embed(torch.tensor([out[-1:]]))
+        logits = methods.decode(embeds.contiguous(), torch.tensor([position]))
+        out.append(int(logits[0, -1].argmax()))
+    return out

@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from voxtral_build.checkpoint import PARAMS, TOKENIZER
 from voxtral_build.files import whole_file
 from voxtral_build.matrix import Mode, Settings
 from voxtral_build.metadata import constant_methods
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.pte.link import link
-from voxtral_build.checkpoint import PARAMS, TOKENIZER
 
 log = logging.getLogger(__name__)
 

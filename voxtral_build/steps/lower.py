@@ -8,14 +8,14 @@ from pathlib import Path
 
 from voxtral_build.backends import BACKENDS
 from voxtral_build.backends.lowering import lower_program
+from voxtral_build.checkpoint import PARAMS
 from voxtral_build.files import whole_file
 from voxtral_build.graph import bind_weights, load_graph
 from voxtral_build.matrix import COMPONENT_OF, Settings, Unit
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
-from voxtral_build.quantization import read_component
-from voxtral_build.checkpoint import PARAMS
-from voxtral_build.weights import TORCH_DTYPES, parameter_names, read_tensors
+from voxtral_build.quantization import load_tensors
+from voxtral_build.weights import TORCH_DTYPES
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def run(
         output: the one-method `.pte`.
 
     Raises:
-        ValidationError: a linear of a quantized unit did not end in a delegate.
+        BuildError: the graph is another version's.
     """
     backend = BACKENDS[unit.backend]
     config = ModelConfig.load(checkpoint / PARAMS)
@@ -46,15 +46,16 @@ def run(
     builder = MethodBuilder(config, RuntimeConfig.resolve(config, settings, mode), backend.family)
     model, component = builder.meta_model(), COMPONENT_OF[unit.method]
     dtype = TORCH_DTYPES[unit.dtype]
-    if weights is None:
-        tensors = read_tensors(checkpoint, parameter_names(model, component), dtype)
-    else:
-        tensors = read_component(weights, model, component, unit.quant, dtype)
+    tensors = load_tensors(checkpoint, weights, model, component, unit.quant, dtype)
     module = builder.build(unit.method, tensors, dtype)
     program = bind_weights(load_graph(graph), module)
     started = time.monotonic()
     lowered = lower_program(unit.method, program, backend)
     with whole_file(output) as temporary, temporary.open("wb") as file:
         lowered.write_to_file(file)
-    log.info("%s: lowered in %.0f s, %d bytes", unit.slug, time.monotonic() - started,
-             output.stat().st_size)
+    log.info(
+        "%s: lowered in %.0f s, %d bytes",
+        unit.slug,
+        time.monotonic() - started,
+        output.stat().st_size,
+    )

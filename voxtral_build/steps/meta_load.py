@@ -43,6 +43,10 @@ def run(*, checkpoint: Path, output: Path) -> None:
         total["bytes"] += info.nbytes
     inventory = {"components": totals, "tensors": tensors}
     write_text(output, json.dumps(inventory, indent=1) + "\n")
-    for component, total in sorted(totals.items()):
-        log.info("%s: %d tensors, %.3f M parameters", component, total["tensors"],
-                 total["parameters"] / 1e6)
+    for of, total in sorted(totals.items()):
+        log.info(
+            "%s: %d tensors, %.3f M parameters",
+            of,
+            total["tensors"],
+            total["parameters"] / 1e6,
+        )

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from torch import Tensor
 
+from voxtral_build.checkpoint import PARAMS
 from voxtral_build.matrix import Component, Dtype, Quant, Settings
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.quantization import write_component
-from voxtral_build.checkpoint import PARAMS
 from voxtral_build.weights import TORCH_DTYPES, parameter_names, read_tensors
 
 log = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from voxtral_build.checkpoint import PARAMS, TOKENIZER, WEIGHTS
 from voxtral_build.errors import CheckpointError
 from voxtral_build.files import write_text
 from voxtral_build.model.config import ModelConfig
 from voxtral_build.tensor_file import write_tensors
-from voxtral_build.checkpoint import PARAMS, TOKENIZER, WEIGHTS
 from voxtral_build.weights import expected_tensors
 
 log = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ def make_tekken(vocab_size: int, params: dict[str, Any]) -> dict[str, Any]:
             "the vocabulary is too small for a Tekken file", got=vocab_size, allowed="1256 or more"
         )
     pieces = []
-    for rank, piece in zip(range(count), _pieces()):
+    for rank, piece in zip(range(count), _pieces(), strict=False):
         try:
             text: str | None = piece.decode()
         except UnicodeDecodeError:

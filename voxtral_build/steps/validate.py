@@ -12,13 +12,12 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchao.quantization import IntxUnpackedToInt8Tensor
 
 from voxtral_build.audio import log_mel, read_wav
 from voxtral_build.backends import BACKENDS
@@ -39,7 +38,7 @@ from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.pte.inspect import describe, undelegated_linears
-from voxtral_build.quantization import quantizes_activations, read_component
+from voxtral_build.quantization import dequantize, load_tensors, quantizes_activations
 from voxtral_build.runtime.greedy import (
     Function,
     Methods,
@@ -49,71 +48,13 @@ from voxtral_build.runtime.greedy import (
     encode_streaming,
     pad_audio,
 )
+from voxtral_build.runtime.parity import Parity
 from voxtral_build.runtime.program import Program
 from voxtral_build.steps.link import MODEL
 from voxtral_build.tokenizer import StreamingTokens
-from voxtral_build.weights import TORCH_DTYPES, parameter_names, read_tensors
+from voxtral_build.weights import TORCH_DTYPES
 
 log = logging.getLogger(__name__)
-
-# Largest difference of a method without activation quantization, relative to its largest
-# output: float32 sums in another order.
-MAX_RELATIVE_DIFFERENCE = 1e-4
-# With dynamic quantization of activations a last-bit difference moves a value to the next
-# of 256 steps now and then. Such flips must stay well under the error that quantizing the
-# activations costs in the first place (root mean square, artifact against quantized eager
-# over quantized eager against the same weights with float activations).
-MAX_FLIP_RATIO = 0.2
-
-
-@dataclass(frozen=True)
-class Parity:
-    """One method's outputs against eager's on the same inputs.
-
-    Attributes:
-        max_abs_difference: over all values.
-        max_abs_output: eager's largest, to read the former by.
-        cosine: of the two outputs as vectors.
-        top1_agreement: share of positions with the same most likely token; logits only.
-        flip_ratio: see `MAX_FLIP_RATIO`; where activations are quantized only.
-    """
-
-    max_abs_difference: float
-    max_abs_output: float
-    cosine: float
-    top1_agreement: float | None
-    flip_ratio: float | None
-
-    @classmethod
-    def of(cls, got: Tensor, eager: Tensor, float_eager: Tensor | None, logits: bool) -> Parity:
-        """Compare; `float_eager` has the same weights and unquantized activations."""
-        got, eager = got.float(), eager.float()
-        flips = None
-        if float_eager is not None:
-            flips = float((got - eager).norm() / (eager - float_eager.float()).norm())
-        return cls(
-            max_abs_difference=float((got - eager).abs().max()),
-            max_abs_output=float(eager.abs().max()),
-            cosine=float(torch.cosine_similarity(got.flatten(), eager.flatten(), dim=0)),
-            top1_agreement=float((got.argmax(-1) == eager.argmax(-1)).float().mean())
-            if logits
-            else None,
-            flip_ratio=flips,
-        )
-
-    def failures(self, name: str) -> list[str]:
-        """The gates that this method does not pass, each with its figure and bound."""
-        if self.flip_ratio is not None:
-            if self.flip_ratio <= MAX_FLIP_RATIO:
-                return []
-            return [f"{name}: flip_ratio {self.flip_ratio:.3g}, at most {MAX_FLIP_RATIO}"]
-        relative = self.max_abs_difference / max(self.max_abs_output, 1.0)
-        if relative <= MAX_RELATIVE_DIFFERENCE:  # NaN compares false, and so fails
-            return []
-        return [
-            f"{name}: max_abs_difference {self.max_abs_difference:.3g} at outputs up to "
-            f"{self.max_abs_output:.3g}, at most {MAX_RELATIVE_DIFFERENCE} of them"
-        ]
 
 
 @dataclass(frozen=True)
@@ -134,32 +75,23 @@ class EagerModel:
                 quantized.
         """
         encode, decode, embed = (
-            self._build(method, float_activations) for method in METHODS_OF[self.mode]
+            self._build(method, float_activations)
+            for method in METHODS_OF[self.builder.runtime.mode]
         )
-        return Methods(encode, embed, decode)
-
-    @property
-    def mode(self) -> Any:
-        return self.builder.runtime.mode
+        return Methods(encode, embed, decode, self.builder.runtime.decode_bound)
 
     def _build(self, method: Method, float_activations: bool) -> Function:
         component = COMPONENT_OF[method]
-        model = self.builder.meta_model()
-        quant = self.scheme.of(component)
-        if quant.type == "none":
-            names = parameter_names(model, component)
-            tensors = read_tensors(self.checkpoint, names, self.dtype)
-        else:
-            tensors = read_component(
-                self.weights[component], model, component, quant, self.dtype
-            )
+        tensors = load_tensors(
+            self.checkpoint,
+            self.weights.get(component),
+            self.builder.meta_model(),
+            component,
+            self.scheme.of(component),
+            self.dtype,
+        )
         if float_activations:
-            tensors = {
-                name: tensor.dequantize()
-                if isinstance(tensor, IntxUnpackedToInt8Tensor)
-                else tensor
-                for name, tensor in tensors.items()
-            }
+            tensors = dequantize(tensors)
         return self.builder.build(method, tensors, self.dtype)
 
 
@@ -229,7 +161,10 @@ def _measure(
     program = Program(path)
     encoder, _, _ = METHODS_OF[variant.mode]
     loaded = Methods(
-        program.method(encoder), program.method("token_embedding"), program.method("text_decoder")
+        program.method(encoder),
+        program.method("token_embedding"),
+        program.method("text_decoder"),
+        eager.builder.runtime.decode_bound,
     )
     load_s = time.perf_counter() - started
     log.info("loaded in %.2f s", load_s)
@@ -257,7 +192,7 @@ def _measure(
         ),
         "text_decoder": (
             decode_forced(
-                Methods(loaded.encode, reference.embed, loaded.decode),
+                replace(loaded, embed=reference.embed),
                 reference_audio,
                 ids,
                 len(prompt),
@@ -280,6 +215,7 @@ def _measure(
     steps = audio.shape[1]
     log.info("%d tokens in %.2f s (encoder %.2f s)", steps, total_s, encoded_s)
 
+    agreed = sum(got == want for got, want in zip(out, reference_out, strict=True))
     failures = [text for name, parity in parities.items() for text in parity.failures(name)]
     methods: dict[str, Any] = {}
     for name, parity in parities.items():
@@ -301,7 +237,7 @@ def _measure(
         "load_s": load_s,
         "ms_per_step": 1000 * total_s / steps,
         "real_time_factor": total_s / seconds,
-        "token_agreement": sum(a == b for a, b in zip(out, reference_out)) / len(reference_out),
+        "token_agreement": agreed / len(reference_out),
         "methods": methods,
     }
 
@@ -323,6 +259,6 @@ def _float_activation_outputs(
     if encoder in dynamic:
         outputs[encoder] = encode(methods.encode)
     if "text_decoder" in dynamic:
-        trunk = Methods(methods.encode, embed, methods.decode)
-        outputs["text_decoder"] = decode_forced(trunk, audio, ids, prompt)
+        methods = replace(methods, embed=embed)
+        outputs["text_decoder"] = decode_forced(methods, audio, ids, prompt)
     return outputs

@@ -1,0 +1,49 @@
+# make build   the default matrix (config/matrix.yaml), in an environment of its own
+# make test    linters and tests
+# make lint    linters alone
+# make clean   what was built; the environment stays
+#
+# PYTHON=... uses an environment that exists instead of making .venv.
+
+ifdef PYTHON
+BIN := $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/
+RUNTIME :=
+TOOLS :=
+else
+BIN := .venv/bin/
+PYTHON := $(BIN)python
+RUNTIME := .venv/.runtime
+TOOLS := .venv/.tools
+endif
+
+.PHONY: build test lint clean
+.DELETE_ON_ERROR:
+
+build: $(RUNTIME)
+	$(PYTHON) -m snakemake
+	$(PYTHON) -m voxtral_build list
+
+test: lint
+	$(PYTHON) -m pytest -n 2
+
+lint: $(TOOLS)
+	$(BIN)ruff check .
+	$(BIN)ruff format --check .
+	$(BIN)mypy
+	$(BIN)lint-imports
+	$(BIN)snakefmt --check Snakefile workflow
+	$(PYTHON) workflow/lint.py
+
+clean:
+	rm -rf build artifacts logs .snakemake
+
+# Stamps: a second run installs nothing.
+.venv/.runtime: requirements.txt constraints.txt pyproject.toml
+	test -x .venv/bin/python || python3.11 -m venv .venv
+	.venv/bin/python -m pip install --disable-pip-version-check --progress-bar off -r requirements.txt
+	.venv/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+.venv/.tools: requirements-dev.txt .venv/.runtime
+	.venv/bin/python -m pip install --disable-pip-version-check --progress-bar off -r requirements-dev.txt
+	touch $@

@@ -1,0 +1,56 @@
+# Voxtral Realtime checkpoints as ExecuTorch programs.
+#
+#   snakemake                                     every variant of config/matrix.yaml
+#   snakemake xnnpack                             one backend
+#   snakemake artifacts/<variant>/report.json     one variant
+#
+#   build/checkpoint/           what everything is made from
+#   build/inventory.json        its tensors, checked
+#   build/weights/{weights}     <component>-<dtype>-<quantization>
+#   build/graphs/{graph}        <attention>-<dtype>-<method>-<mode>-<quantization>
+#   build/units/{unit}          <backend>-<dtype>-<method>-<mode>-<quantization>
+#   artifacts/{variant}/        <backend>-<dtype>-<scheme>-<mode>
+#   logs/<stage>/, logs/benchmarks/<stage>/
+from snakemake.utils import min_version
+
+min_version("9.12")
+
+
+configfile: "config/matrix.yaml"
+
+
+# In order of execution.
+include: "workflow/rules/common.smk"
+include: "workflow/rules/download.smk"
+include: "workflow/rules/meta_load.smk"
+include: "workflow/rules/quantize.smk"
+include: "workflow/rules/export.smk"
+include: "workflow/rules/lower.smk"
+include: "workflow/rules/link.smk"
+include: "workflow/rules/validate.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        "build/inventory.json",
+        reports,
+    localrule: True
+    message:
+        "all variants are built and validated"
+
+
+rule xnnpack:
+    input:
+        xnnpack_reports,
+    localrule: True
+    message:
+        "all xnnpack variants are built and validated"
+
+
+rule portable:
+    input:
+        portable_reports,
+    localrule: True
+    message:
+        "all portable variants are built and validated"

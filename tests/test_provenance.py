@@ -1,0 +1,80 @@
+"""Code closures and hashes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from voxtral_build.provenance import PACKAGE, sha256_file, step_sources, tool_versions
+
+FILES = {
+    "__init__.py": "",
+    "steps/__init__.py": "",
+    "steps/one.py": "from pkg import plain\nfrom pkg.deep.inner import f\nimport os\n",
+    "steps/two.py": "def run():\n    import pkg.late\n",
+    "steps/three.py": "from ..relative import x\nfrom . import two\n",
+    "plain.py": "",
+    "late.py": "from pkg.cycle import y\n",
+    "cycle.py": "import pkg.late\n",
+    "relative.py": "",
+    "unused.py": "import pkg.late\n",
+    "deep/__init__.py": "from pkg.deep.sibling import z\n",
+    "deep/inner.py": "",
+    "deep/sibling.py": "",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        file = tmp_path / "pkg" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return tmp_path / "pkg"
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        # a package's __init__ runs, and what that imports
+        (
+            "one",
+            {"steps/one.py", "plain.py", "deep/__init__.py", "deep/inner.py", "deep/sibling.py"},
+        ),
+        # imports within functions, and a cycle
+        ("two", {"steps/two.py", "late.py", "cycle.py"}),
+        # relative imports
+        ("three", {"steps/three.py", "relative.py", "steps/two.py", "late.py", "cycle.py"}),
+    ],
+)
+def test_the_closure_of_a_step(package: Path, step: str, expected: set[str]) -> None:
+    found = step_sources(step, package)
+    assert found == sorted(found)
+    names = {path.relative_to(package).as_posix() for path in found}
+    assert names == {"__init__.py", "steps/__init__.py"} | expected
+
+
+def test_paths_are_relative_to_the_working_directory(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(package.parent)
+    assert Path("pkg/steps/two.py") in step_sources("two", package)
+
+
+def test_steps_depend_on_what_they_run_alone() -> None:
+    link = {path.resolve().relative_to(PACKAGE).as_posix() for path in step_sources("link")}
+    assert {"steps/link.py", "matrix.py", "errors.py"} <= link
+    assert not {"quantization.py", "backends/xnnpack.py", "cli.py", "listing.py"} & link
+
+
+def test_tool_versions() -> None:
+    assert tool_versions("snakemake", "no-such-tool").startswith("snakemake==")
+    assert tool_versions("snakemake", "no-such-tool").endswith(" no-such-tool==missing")
+
+
+def test_sha256_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"voxtral")
+    assert sha256_file(file) == hashlib.sha256(b"voxtral").hexdigest()

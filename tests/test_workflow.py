@@ -1,0 +1,231 @@
+"""The workflow's plans: what is built for which target, and what a change rebuilds.
+
+Nothing is built here. Plans are dry runs in an empty folder; for what a change rebuilds,
+every output is made by hand and recorded as up to date (`--touch`) first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from voxtral_build.matrix import Matrix
+
+STAGES = ("download", "meta_load", "quantize", "export", "lower", "link", "validate")
+ALL = {
+    "download": 1,
+    "meta_load": 1,
+    "quantize": 3,
+    "export": 10,
+    "lower": 15,
+    "link": 6,
+    "validate": 6,
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a Snakemake run ended, and what it printed."""
+
+    code: int
+    output: str
+
+    @property
+    def jobs(self) -> list[str]:
+        """The messages of the jobs that were planned: `stage: wildcards`."""
+        stages = "|".join(STAGES)
+        found = re.findall(rf"^(?:Job \d+: )?((?:{stages}): .*) \(log:", self.output, re.MULTILINE)
+        return sorted(set(found))
+
+    @property
+    def stages(self) -> dict[str, int]:
+        return dict(Counter(job.partition(":")[0] for job in self.jobs))
+
+
+class Workspace:
+    """A folder with a configuration, and Snakemake run in it."""
+
+    def __init__(self, folder: Path, repository: Path, data: dict[str, Any]) -> None:
+        self.folder = folder
+        self.repository = repository
+        self.data = data
+        (folder / "config").mkdir()
+
+    def snakemake(self, *arguments: str) -> Result:
+        (self.folder / "config" / "matrix.yaml").write_text(
+            yaml.safe_dump(self.data, sort_keys=False), encoding="utf-8"
+        )
+        command = [sys.executable, "-m", "snakemake", "--snakefile"]
+        command += [str(self.repository / "Snakefile"), "--directory", str(self.folder)]
+        # Others' settings must not change what is tested.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SNAKEMAKE")}
+        result = subprocess.run(
+            [*command, *arguments],
+            cwd=self.repository,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return Result(result.returncode, result.stdout)
+
+    def plan(self, *targets: str) -> Result:
+        result = self.snakemake(*targets, "--dry-run")
+        assert result.code == 0, result.output
+        return result
+
+    def pretend_all_is_built(self) -> None:
+        matrix = Matrix.parse(self.data)
+        build = self.folder / "build"
+        files = [build / "inventory.json"]
+        names = ("params.json", "consolidated.safetensors", "tekken.json")
+        files += [build / "checkpoint" / name for name in names]
+        for variant in matrix.variants:
+            artifact = self.folder / "artifacts" / variant.slug
+            files += [artifact / name for name in ("model.pte", "tekken.json", "report.json")]
+            for unit in matrix.units(variant):
+                files.append(build / "graphs" / f"{unit.graph.slug}.pt2")
+                files.append(build / "units" / f"{unit.slug}.pte")
+                if unit.weights:
+                    files.append(build / "weights" / f"{unit.weights.slug}.safetensors")
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(file.name, encoding="utf-8")
+        result = self.snakemake("--touch", "--forceall")
+        assert result.code == 0, result.output
+        assert self.plan().jobs == []
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, repository: Path, matrix_data: dict[str, Any]) -> Workspace:
+    return Workspace(tmp_path, repository, matrix_data)
+
+
+def test_the_default_matrix(workspace: Workspace) -> None:
+    assert workspace.plan().stages == ALL
+
+
+def test_one_backend(workspace: Workspace) -> None:
+    xnnpack, portable = workspace.plan("xnnpack"), workspace.plan("portable")
+    assert xnnpack.stages == {**ALL, "lower": 10, "link": 4, "validate": 4}
+    assert not [job for job in xnnpack.jobs if "portable" in job]
+    assert portable.stages == {
+        **dict.fromkeys(("download", "meta_load"), 1),
+        **dict.fromkeys(("export", "lower"), 5),
+        **dict.fromkeys(("link", "validate"), 2),
+    }
+
+
+def test_one_variant_by_its_path(workspace: Workspace) -> None:
+    variant = "xnnpack-fp32-8da4w-streaming"
+    plan = workspace.plan(f"artifacts/{variant}/report.json")
+    assert plan.stages == {
+        **dict.fromkeys(("download", "meta_load", "link", "validate"), 1),
+        **dict.fromkeys(("quantize", "export", "lower"), 3),
+    }
+    model = workspace.plan(f"artifacts/{variant}/model.pte")
+    assert set(plan.jobs) - set(model.jobs) == {f"validate: {variant}"}
+
+
+def test_a_change_rebuilds_what_depends_on_it(workspace: Workspace) -> None:
+    workspace.pretend_all_is_built()
+
+    scheme = workspace.data["schemes"]["8da4w"]
+    scheme["embedding"] = "none"
+    unquantized = workspace.plan()  # that unit exists: the scheme none has it
+    variants = ["xnnpack-fp32-8da4w-offline", "xnnpack-fp32-8da4w-streaming"]
+    assert unquantized.jobs == sorted(
+        f"{stage}: {variant}" for stage in ("link", "validate") for variant in variants
+    )
+
+    scheme["embedding"] = "8w"
+    scheme["decoder"] = {"type": "8da4w", "group_size": 64}
+    regrouped = workspace.plan()
+    assert regrouped.stages == {"quantize": 1, "export": 2, "lower": 2, "link": 2, "validate": 2}
+    changed = ("decoder", *variants)
+    assert all(any(name in job for name in changed) for job in regrouped.jobs)
+
+    scheme["decoder"] = "8da4w"
+    workspace.data["settings"]["delay_tokens"] = 7
+    settings = workspace.plan()
+    assert settings.stages == {name: ALL[name] for name in ("export", "lower", "link", "validate")}
+
+
+def test_another_checkpoint_rebuilds_all_that_has_weights(workspace: Workspace) -> None:
+    workspace.pretend_all_is_built()
+    workspace.data["checkpoint"]["synth"]["seed"] = 1
+    assert workspace.plan().stages == ALL
+
+
+@pytest.mark.parametrize(
+    ("target", "parts"),
+    [
+        (
+            "artifacts/xnnpack-fp32-nona-streaming/report.json",
+            [
+                "error: the matrix has no such variant",
+                "got:     xnnpack-fp32-nona-streaming",
+                "allowed: xnnpack-fp32-none-offline, ",
+                'next:    did you mean "xnnpack-fp32-none-streaming"?',
+            ],
+        ),
+        (
+            "build/units/xnnpack-fp32-vision-offline-none.pte",
+            ["error: the matrix needs no such unit", "xnnpack-fp32-text_decoder-offline-none"],
+        ),
+    ],
+)
+def test_unknown_targets(workspace: Workspace, target: str, parts: list[str]) -> None:
+    result = workspace.snakemake(target, "--dry-run")
+    assert result.code == 2
+    assert "Traceback" not in result.output
+    for part in parts:
+        assert part in result.output
+
+
+def test_a_wrong_configuration(workspace: Workspace) -> None:
+    workspace.data["variants"][1]["scheme"] = ["8da4w"]
+    result = workspace.snakemake("--dry-run")
+    assert result.code == 2
+    assert "Traceback" not in result.output
+    assert "error: config/matrix.yaml: variants[1]: portable-fp32-8da4w" in result.output
+    assert "no portable kernel" in result.output
+
+
+def test_a_backend_without_variants(workspace: Workspace) -> None:
+    del workspace.data["variants"][1]
+    result = workspace.snakemake("portable", "--dry-run")
+    assert result.code == 2
+    assert "the matrix has no variant of this backend" in result.output
+
+
+def test_a_failed_step_leaves_no_output_and_shows_its_log(workspace: Workspace) -> None:
+    """A run that fails in its first step, which needs no torch."""
+    folder = workspace.folder / "checkpoint"
+    folder.mkdir()
+    (folder / "params.json").write_text("{}", encoding="utf-8")
+    workspace.data["checkpoint"] = {"path": str(folder)}
+    result = workspace.snakemake("build/inventory.json", "--cores", "1")
+    assert result.code == 1
+    assert "consolidated.safetensors, tekken.json missing" in result.output
+    assert not list(workspace.folder.glob("build/checkpoint/*"))
+
+
+def test_lint(repository: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, repository / "workflow" / "lint.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout

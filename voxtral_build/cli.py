@@ -1,0 +1,336 @@
+"""The command line: one subcommand a stage, and `list`, `inspect` and `schema`.
+
+Stages import torch and ExecuTorch, which takes seconds: each is imported where it runs.
+stdout carries data, stderr the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from voxtral_build import listing
+from voxtral_build.errors import BuildError, ConfigError
+from voxtral_build.matrix import (
+    CAPABILITIES,
+    COMPONENTS,
+    Backend,
+    CheckpointSource,
+    Component,
+    Dtype,
+    Fidelity,
+    Graph,
+    Matrix,
+    Method,
+    Mode,
+    Quant,
+    Scheme,
+    Settings,
+    SynthSize,
+    SynthSource,
+    Unit,
+    UnitMode,
+    Variant,
+    json_schema,
+)
+
+DEBUG = "VOXTRAL_BUILD_DEBUG"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code.
+
+    0 done; 2 a mistake of the user's, told in one message; 130 interrupted. A fault of
+    this project's keeps its traceback.
+    """
+    args = make_parser().parse_args(arguments)
+    _log_to_stderr()
+    try:
+        args.command(args)
+    except BuildError as error:
+        if os.environ.get(DEBUG) == "1":
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+class _Elapsed(logging.Formatter):
+    """Puts the seconds since the start before the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.relativeCreated / 1000:7.1f} s  {super().format(record)}"
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Elapsed())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    logging.getLogger("voxtral_build").setLevel(logging.INFO)
+
+
+# --- commands ----------------------------------------------------------------------------
+
+
+def _step(name: str) -> Callable[..., None]:
+    run: Callable[..., None] = importlib.import_module(f"voxtral_build.steps.{name}").run
+    return run
+
+
+def _synth(args: argparse.Namespace) -> None:
+    _step("synth")(size=args.size, seed=args.seed, output=args.output)
+
+
+def _download(args: argparse.Namespace) -> None:
+    if args.synth is None:
+        source = CheckpointSource(path=args.path)
+    else:
+        source = CheckpointSource(synth=SynthSource(size=args.synth, seed=args.seed))
+    _step("download")(source=source, output=args.output)
+
+
+def _meta_load(args: argparse.Namespace) -> None:
+    _step("meta_load")(checkpoint=args.checkpoint, output=args.output)
+
+
+def _quantize(args: argparse.Namespace) -> None:
+    _step("quantize")(
+        checkpoint=args.checkpoint,
+        component=args.component,
+        quant=args.quant,
+        dtype=args.dtype,
+        output=args.output,
+    )
+
+
+def _export(args: argparse.Namespace) -> None:
+    graph = Graph(args.attention, args.dtype, args.method, args.mode, args.quant)
+    _step("export")(params=args.params, graph=graph, settings=_settings(args), output=args.output)
+
+
+def _lower(args: argparse.Namespace) -> None:
+    unit = Unit(args.backend, args.dtype, args.method, args.mode, args.quant)
+    _step("lower")(
+        checkpoint=args.checkpoint,
+        graph=args.graph,
+        unit=unit,
+        weights=args.weights,
+        settings=_settings(args),
+        output=args.output,
+    )
+
+
+def _link(args: argparse.Namespace) -> None:
+    _step("link")(
+        checkpoint=args.checkpoint,
+        mode=args.mode,
+        settings=_settings(args),
+        units=args.unit,
+        output=args.output,
+    )
+
+
+def _validate(args: argparse.Namespace) -> None:
+    _step("validate")(
+        artifact=args.artifact,
+        checkpoint=args.checkpoint,
+        variant=args.variant,
+        scheme=Scheme.checked({name: vars(args)[name] for name in COMPONENTS}, "scheme"),
+        weights=dict(args.weights),
+        settings=_settings(args),
+        audio=args.audio,
+        output=args.output,
+    )
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    inspect = importlib.import_module("voxtral_build.pte.inspect")
+    description = inspect.describe(args.file)
+    print(json.dumps(description.as_dict(), indent=2) if args.json else inspect.render(description))
+
+
+def _list(args: argparse.Namespace) -> None:
+    table = listing.rows(Matrix.load(args.config), args.artifacts)
+    print(listing.as_json(table) if args.json else listing.as_text(table))
+
+
+def _schema(_: argparse.Namespace) -> None:
+    print(json.dumps(json_schema(), indent=2))
+
+
+# --- arguments ---------------------------------------------------------------------------
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="voxtral-build",
+        description="Voxtral Realtime checkpoints as ExecuTorch programs. To build the matrix "
+        "run snakemake; these are its stages, and commands to look at what came out.",
+        epilog=f"{DEBUG}=1 shows the traceback of an error.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, command: Callable[[argparse.Namespace], None], text: str) -> Any:
+        sub = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        sub.set_defaults(command=command)
+        return sub
+
+    sub = add("list", _list, "show the matrix and what is built of it")
+    sub.add_argument("--config", type=Path, default=Path("config/matrix.yaml"), metavar="FILE")
+    sub.add_argument("--artifacts", type=Path, default=Path("artifacts"), metavar="DIR")
+    sub.add_argument("--json", action="store_true", help="for programs")
+
+    sub = add("inspect", _inspect, "show what is in a .pte file")
+    sub.add_argument("file", type=Path, metavar="FILE.pte")
+    sub.add_argument("--json", action="store_true", help="for programs")
+
+    add("schema", _schema, "print the JSON schema of config/matrix.yaml")
+
+    sub = add("synth", _synth, "write a random checkpoint in Mistral's format")
+    sub.add_argument("--size", choices=get_args(SynthSize), required=True)
+    sub.add_argument("--seed", type=_seed, default=0, metavar="N")
+    sub.add_argument("output", type=Path, metavar="DIR")
+
+    sub = add("download", _download, "bring a checkpoint into the build folder")
+    source = sub.add_mutually_exclusive_group(required=True)
+    source.add_argument("--synth", choices=get_args(SynthSize), help="make a random one")
+    source.add_argument("--path", type=Path, metavar="DIR", help="link to a folder's files")
+    sub.add_argument("--seed", type=_seed, default=0, metavar="N", help="with --synth")
+    sub.add_argument("output", type=Path, metavar="DIR")
+
+    sub = add("meta-load", _meta_load, "hold a checkpoint against the model")
+    _add_checkpoint(sub)
+    _add_output(sub, "inventory.json")
+
+    sub = add("quantize", _quantize, "quantize one component's weights")
+    _add_checkpoint(sub)
+    sub.add_argument("--component", choices=get_args(Component), required=True)
+    sub.add_argument("--quant", type=_parsed(Quant.parse), required=True, metavar="QUANT")
+    sub.add_argument("--dtype", choices=get_args(Dtype), required=True)
+    _add_output(sub, "a safetensors file")
+
+    sub = add("export", _export, "export one method as a graph without weights")
+    sub.add_argument("--params", type=Path, required=True, metavar="FILE", help="params.json")
+    families = sorted({capability.attention for capability in CAPABILITIES.values()})
+    sub.add_argument("--attention", choices=families, required=True)
+    _add_method(sub)
+    _add_settings(sub)
+    _add_output(sub, "a .pt2 file")
+
+    sub = add("lower", _lower, "compile a graph and its weights for a backend")
+    _add_checkpoint(sub)
+    sub.add_argument("--graph", type=Path, required=True, metavar="FILE", help="from export")
+    sub.add_argument(
+        "--weights", type=Path, metavar="FILE", help="from quantize; default: the checkpoint's"
+    )
+    sub.add_argument("--backend", choices=get_args(Backend), required=True)
+    _add_method(sub)
+    _add_settings(sub)
+    _add_output(sub, "a one-method .pte file")
+
+    sub = add("link", _link, "join units into an artifact")
+    _add_checkpoint(sub)
+    sub.add_argument("--mode", choices=get_args(Mode), required=True)
+    sub.add_argument(
+        "--unit", type=Path, action="append", required=True, metavar="PTE", help="repeatable"
+    )
+    _add_settings(sub)
+    _add_output(sub, "the artifact's folder", metavar="DIR")
+
+    sub = add("validate", _validate, "run an artifact and hold it against the model in eager")
+    sub.add_argument("--artifact", type=Path, required=True, metavar="DIR")
+    _add_checkpoint(sub)
+    sub.add_argument("--variant", type=_parsed(Variant.parse), required=True, metavar="VARIANT")
+    for component in COMPONENTS:
+        sub.add_argument(
+            f"--{component}", type=_parsed(Quant.parse), required=True, metavar="QUANT"
+        )
+    sub.add_argument(
+        "--weights",
+        type=_component_file,
+        action="append",
+        default=[],
+        metavar="COMPONENT=FILE",
+        help="from quantize; repeatable",
+    )
+    sub.add_argument("--audio", type=Path, nargs="+", required=True, metavar="WAV")
+    _add_settings(sub)
+    _add_output(sub, "report.json")
+    return parser
+
+
+def _add_checkpoint(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--checkpoint", type=Path, required=True, metavar="DIR")
+
+
+def _add_output(sub: argparse.ArgumentParser, text: str, metavar: str = "FILE") -> None:
+    sub.add_argument("--output", type=Path, required=True, metavar=metavar, help=text)
+
+
+def _add_method(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--method", choices=get_args(Method), required=True)
+    sub.add_argument("--mode", choices=get_args(UnitMode), required=True)
+    sub.add_argument("--dtype", choices=get_args(Dtype), required=True)
+    sub.add_argument("--quant", type=_parsed(Quant.parse), required=True, metavar="QUANT")
+
+
+def _add_settings(sub: argparse.ArgumentParser) -> None:
+    group = sub.add_argument_group("settings")
+    for name, info in Settings.model_fields.items():
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=name,
+            default=argparse.SUPPRESS,
+            help=info.description,
+            **(
+                {"choices": get_args(Fidelity)}
+                if name == "fidelity"
+                else {"type": int, "metavar": "N"}
+            ),
+        )
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    given = {name: vars(args)[name] for name in Settings.model_fields if name in args}
+    return Settings.checked(given, "settings")
+
+
+def _seed(text: str) -> int:
+    seed = int(text)
+    if seed < 0:
+        raise ValueError(text)
+    return seed
+
+
+def _parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """An argparse type whose message is the `ConfigError`'s."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def _component_file(text: str) -> tuple[Component, Path]:
+    name, _, file = text.partition("=")
+    for component in COMPONENTS:
+        if name == component and file:
+            return component, Path(file)
+    raise argparse.ArgumentTypeError(f"got {text}, allowed {'|'.join(COMPONENTS)}=FILE")

@@ -1,0 +1,258 @@
+"""The matrix, and what rules take from it: paths, flags, memory.
+
+Rules know paths. What may be combined is in voxtral_build/matrix.py, and what a stage does
+in voxtral_build/steps.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+
+from voxtral_build.errors import ConfigError
+from voxtral_build.matrix import COMPONENTS, Matrix
+from voxtral_build.provenance import step_sources, tool_versions
+
+
+wildcard_constraints:
+    variant=r"[^/]+",
+    unit=r"[^/]+",
+    graph=r"[^/]+",
+    weights=r"[^/]+",
+
+
+# Stages run with the Python and the code that this workflow was read with, in whichever
+# folder it works and whether or not the environment is activated.
+shell.prefix(
+    f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH "
+    f"PYTHONPATH={shlex.quote(str(workflow.basedir))}"
+    # Doubled twice: for this f-string, and for Snakemake, which formats it again.
+    f"${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
+)
+
+
+def read_matrix():
+    """The configuration; a mistake in it ends Snakemake with a message and exit code 2."""
+    try:
+        return Matrix.parse(config, " + ".join(map(str, workflow.configfiles)))
+    except ConfigError as error:
+        refuse(error)
+
+
+def refuse(error):
+    # SystemExit, and not an exception of Snakemake's: that would bring its own traceback,
+    # and 1 as the exit code.
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
+
+
+MATRIX = read_matrix()
+ALL_UNITS = [unit for variant in MATRIX.variants for unit in MATRIX.units(variant)]
+UNITS = {unit.slug: unit for unit in ALL_UNITS}
+GRAPHS = {unit.graph.slug: unit.graph for unit in ALL_UNITS}
+WEIGHTS = {unit.weights.slug: unit.weights for unit in ALL_UNITS if unit.weights}
+
+PARAMS = "build/checkpoint/params.json"
+CHECKPOINT_WEIGHTS = "build/checkpoint/consolidated.safetensors"
+TOKENIZER = "build/checkpoint/tekken.json"
+INVENTORY = "build/inventory.json"
+
+
+# What a name in a path stands for; a name that the matrix does not have is refused.
+
+
+def variant_of(wildcards):
+    try:
+        return MATRIX.variant(wildcards.variant)
+    except ConfigError as error:
+        refuse(error)
+
+
+def unit_of(wildcards):
+    return known("unit", wildcards.unit, UNITS)
+
+
+def graph_of(wildcards):
+    return known("graph", wildcards.graph, GRAPHS)
+
+
+def weights_of(wildcards):
+    return known("weights", wildcards.weights, WEIGHTS)
+
+
+def known(what, name, items):
+    if name not in items:
+        refuse(
+            ConfigError(
+                f"the matrix needs no such {what}",
+                got=name,
+                allowed=items,
+                next_step="add a variant that does to config/matrix.yaml",
+            )
+        )
+    return items[name]
+
+
+# Targets.
+
+
+def reports(wildcards):
+    return report_paths(MATRIX.variants)
+
+
+def xnnpack_reports(wildcards):
+    return backend_reports("xnnpack")
+
+
+def portable_reports(wildcards):
+    return backend_reports("portable")
+
+
+def backend_reports(backend):
+    chosen = [variant for variant in MATRIX.variants if variant.backend == backend]
+    if not chosen:
+        refuse(
+            ConfigError(
+                "the matrix has no variant of this backend",
+                got=backend,
+                allowed=dict.fromkeys(variant.backend for variant in MATRIX.variants),
+                next_step="add one under variants in config/matrix.yaml",
+            )
+        )
+    return report_paths(chosen)
+
+
+def report_paths(variants):
+    return [f"artifacts/{variant.slug}/report.json" for variant in variants]
+
+
+# Inputs.
+
+
+def source_files():
+    """Files of the user's checkpoint folder; the step itself tells which are missing."""
+    folder = MATRIX.checkpoint.path
+    if folder is None:
+        return []
+    names = (Path(path).name for path in (PARAMS, CHECKPOINT_WEIGHTS, TOKENIZER))
+    return [path for name in names if (path := folder.expanduser() / name).is_file()]
+
+
+def unit_graph(wildcards):
+    return f"build/graphs/{unit_of(wildcards).graph.slug}.pt2"
+
+
+def unit_weights(wildcards):
+    """A unit's weights: quantized, or the checkpoint's own."""
+    key = unit_of(wildcards).weights
+    return CHECKPOINT_WEIGHTS if key is None else weights_path(key)
+
+
+def weights_path(key):
+    return f"build/weights/{key.slug}.safetensors"
+
+
+def variant_units(wildcards):
+    variant = variant_of(wildcards)
+    return [f"build/units/{unit.slug}.pte" for unit in MATRIX.units(variant)]
+
+
+def variant_weights(wildcards):
+    """The quantized weights of a variant."""
+    units = MATRIX.units(variant_of(wildcards))
+    return [weights_path(unit.weights) for unit in units if unit.weights]
+
+
+def audio():
+    """Real speech that artifacts are driven over."""
+    path = Path(workflow.basedir) / "tests" / "data" / "jfk_5s.wav"
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+# Flags of the stages' commands.
+
+
+def flags(**values):
+    """`--name value` for each; a None is left out."""
+    return " ".join(
+        f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
+        for name, value in values.items()
+        if value is not None
+    )
+
+
+def settings_flags():
+    return flags(**MATRIX.settings.model_dump())
+
+
+def source_flags():
+    source = MATRIX.checkpoint
+    if source.synth is None:
+        return flags(path=source.path)
+    return flags(synth=source.synth.size, seed=source.synth.seed)
+
+
+def weights_flags(wildcards):
+    key = weights_of(wildcards)
+    return flags(component=key.component, quant=key.quant.slug, dtype=key.dtype)
+
+
+def graph_flags(wildcards):
+    graph = graph_of(wildcards)
+    return f"{flags(attention=graph.attention)} {method_flags(graph)}"
+
+
+def unit_flags(wildcards):
+    unit = unit_of(wildcards)
+    weights = weights_path(unit.weights) if unit.weights else None
+    return f"{flags(weights=weights, backend=unit.backend)} {method_flags(unit)}"
+
+
+def method_flags(item):
+    return flags(
+        method=item.method, mode=item.mode, dtype=item.dtype, quant=item.quant.slug
+    )
+
+
+def mode_flags(wildcards):
+    return flags(mode=variant_of(wildcards).mode)
+
+
+def unit_list_flags(wildcards):
+    return " ".join(flags(unit=path) for path in variant_units(wildcards))
+
+
+def scheme_flags(wildcards):
+    """The variant, its quantizations, and its quantized weights."""
+    variant = variant_of(wildcards)
+    scheme = MATRIX.scheme(variant)
+    quantized = [unit for unit in MATRIX.units(variant) if unit.weights]
+    return " ".join(
+        [
+            flags(variant=variant.slug),
+            flags(**{component: scheme.of(component).slug for component in COMPONENTS}),
+            *(
+                flags(weights=f"{unit.component}={weights_path(unit.weights)}")
+                for unit in quantized
+            ),
+        ]
+    )
+
+
+# Memory, in MB. Torch and ExecuTorch alone take about 1000.
+
+
+def checkpoint_mb():
+    source = MATRIX.checkpoint
+    if source.synth is not None:
+        return {"toy": 2, "mid": 400, "full": 8900}[source.synth.size]
+    return sum(path.stat().st_size for path in source_files()) // 10**6
+
+
+def streaming_mb():
+    """Of a stage that has one tensor in memory at a time."""
+    return 1000 + checkpoint_mb() // 5
+
+
+def model_mb():
+    """Of a stage that has a component's weights in memory, as float32 and serialized."""
+    return 1500 + 3 * checkpoint_mb()

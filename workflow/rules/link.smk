@@ -1,0 +1,31 @@
+"""link: a variant's units joined into model.pte, with the tokenizer beside it."""
+
+
+rule link:
+    input:
+        code=step_sources("link"),
+        params=PARAMS,
+        tokenizer=TOKENIZER,
+        units=variant_units,
+    output:
+        model="artifacts/{variant}/model.pte",
+        tokenizer="artifacts/{variant}/tekken.json",
+    log:
+        "logs/link/{variant}.log",
+    benchmark:
+        "logs/benchmarks/link/{variant}.tsv"
+    threads: 1
+    resources:
+        mem_mb=1000,
+    params:
+        checkpoint=subpath(input.params, parent=True),
+        mode=mode_flags,
+        settings=settings_flags(),
+        units=unit_list_flags,
+        folder=subpath(output.model, parent=True),
+        versions=tool_versions("executorch"),
+    message:
+        "link: {wildcards.variant} (log: {log})"
+    shell:
+        "python -m voxtral_build link --checkpoint {params.checkpoint:q} {params.mode}"
+        " {params.settings} {params.units} --output {params.folder:q} 2> {log:q}"

@@ -1,0 +1,33 @@
+"""validate: an artifact run in a fresh process and held against the model in eager."""
+
+
+rule validate:
+    input:
+        code=step_sources("validate"),
+        model="artifacts/{variant}/model.pte",
+        tokenizer="artifacts/{variant}/tekken.json",
+        params=PARAMS,
+        checkpoint=CHECKPOINT_WEIGHTS,
+        weights=variant_weights,
+        audio=audio(),
+    output:
+        "artifacts/{variant}/report.json",
+    log:
+        "logs/validate/{variant}.log",
+    benchmark:
+        "logs/benchmarks/validate/{variant}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2 * model_mb(),
+    params:
+        artifact=subpath(input.model, parent=True),
+        checkpoint=subpath(input.params, parent=True),
+        scheme=scheme_flags,
+        settings=settings_flags(),
+        versions=tool_versions("torch", "torchao", "executorch"),
+    message:
+        "validate: {wildcards.variant} (log: {log})"
+    shell:
+        "python -m voxtral_build validate --artifact {params.artifact:q}"
+        " --checkpoint {params.checkpoint:q} {params.scheme} {params.settings}"
+        " --audio {input.audio:q} --output {output:q} 2> {log:q}"
