@@ -24,7 +24,7 @@ build: $(RUNTIME)
 	$(PYTHON) -m voxtral_build list
 
 test: lint
-	$(PYTHON) -m pytest -n 2
+	$(PYTHON) -m pytest -n 2 --dist loadfile
 
 lint: $(TOOLS)
 	$(BIN)ruff check .

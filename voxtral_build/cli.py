@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -80,6 +81,10 @@ def _log_to_stderr() -> None:
     handler.setFormatter(_Elapsed())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("voxtral_build").setLevel(logging.INFO)
+    # What libraries say to each other, not to whoever reads this log: GPU kernels that a
+    # CPU wheel lacks, and names that will go some day.
+    logging.getLogger("torchao").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning)
 
 
 # --- commands ----------------------------------------------------------------------------
