@@ -57,7 +57,8 @@ def eager(
     tensors = read_tensors(folder, parameter_names(model, component), torch.float32)
     for name in quantized_names(model, component, quant):
         tensors[name] = quantize_tensor(tensors[name], quant)
-    return build.build(method, tensors, torch.float32)
+    (module,) = build.build([method], tensors, torch.float32)
+    return module
 
 
 def random_mel(frames: int, seed: int = 0) -> torch.Tensor:

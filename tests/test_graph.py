@@ -26,6 +26,7 @@ from tests.models import (
 from voxtral_build.errors import BuildError
 from voxtral_build.graph import bind_weights, export_method, load_graph, save_graph, strip_weights
 from voxtral_build.matrix import COMPONENT_OF, METHODS_OF, Quant
+from voxtral_build.model import attention
 from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
 
 FAMILIES = pytest.mark.parametrize("family", [CUSTOM_SDPA, STANDARD], ids=lambda f: f.name)
@@ -107,3 +108,18 @@ def test_binding_another_methods_weights_is_refused(tmp_path):
     program = export_method(builder(folder, "offline"), "token_embedding", NONE, torch.float32)
     with pytest.raises(BuildError, match=r"tok_embeddings\.weight"):
         bind_weights(strip_weights(program), eager(folder, "text_decoder", "offline"))
+
+
+@torch.no_grad()
+def test_a_position_baked_in_would_be_seen(monkeypatch):
+    """The fault that the comparisons above are for: a graph of one position only."""
+    folder = checkpoint(ONE_LAYER)
+    monkeypatch.setattr(attention, "start_position", lambda *_: 0)
+    program = export_method(builder(folder, "offline"), "text_decoder", NONE, torch.float32)
+    monkeypatch.undo()
+    module = eager(folder, "text_decoder", "offline")
+    graph = bind_weights(program, eager(folder, "text_decoder", "offline")).module()
+    embeds = random_embeds(40, 96)
+    first, later = stream_decode(graph, embeds, 11), stream_decode(module, embeds, 11)
+    torch.testing.assert_close(first[:, :11], later[:, :11], atol=1e-5, rtol=0)
+    assert (first[:, 11:] - later[:, 11:]).abs().max() > 0.1

@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from tests.models import ONE_LAYER, builder, checkpoint
 from voxtral_build.errors import CheckpointError
-from voxtral_build.matrix import COMPONENTS
+from voxtral_build.matrix import COMPONENTS, Quant
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig
+from voxtral_build.quantization import quantize_tensor
 from voxtral_build.steps import meta_load, synth
 from voxtral_build.weights import (
     check,
@@ -24,7 +25,7 @@ from voxtral_build.weights import (
     model_name,
     parameter_names,
     read_tensors,
-    tie_output,
+    restore_tie,
 )
 
 MM = "mm_streams_embeddings.embedding_module."
@@ -78,18 +79,32 @@ def test_loading_assigns_and_ties():
         names = parameter_names(model, component)
         load_component(model, component, read_tensors(folder, names, torch.float32))
     assert model.decoder.output.weight is not model.decoder.tok_embeddings.weight
-    tie_output(model)
+    restore_tie(model)
     assert model.decoder.output.weight is model.decoder.tok_embeddings.weight
     stored = load_file(folder / "consolidated.safetensors")
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, stored[checkpoint_key(name)].float())
 
 
+def test_a_quantized_output_stays_apart_from_the_embedding():
+    folder = checkpoint(ONE_LAYER)
+    model = builder(folder, "offline", attention=STANDARD).meta_model()
+    for component in ("decoder", "embedding"):
+        tensors = read_tensors(folder, parameter_names(model, component), torch.float32)
+        if component == "decoder":
+            output = quantize_tensor(tensors["decoder.output.weight"], Quant.parse("8da4w.g32"))
+            tensors["decoder.output.weight"] = output
+        load_component(model, component, tensors)
+    restore_tie(model)
+    assert model.decoder.output.weight is not model.decoder.tok_embeddings.weight
+
+
 def test_runtime_buffers_are_made_right_after_loading():
     folder = checkpoint(ONE_LAYER)
     build = builder(folder, "streaming", attention=STANDARD)
     names = parameter_names(build.meta_model(), "decoder")
-    module = build.build("text_decoder", read_tensors(folder, names, torch.float32), torch.float32)
+    tensors = read_tensors(folder, names, torch.float32)
+    (module,) = build.build(["text_decoder"], tensors, torch.float32)
     buffers = dict(module.named_buffers())
     assert {buffer.device.type for buffer in buffers.values()} == {"cpu"}
     assert buffers["decoder.layers.0.attention.kv_cache.k_cache"].shape == (1, 2, 32, 32)

@@ -27,7 +27,7 @@ def export_method(
     """Export a method strictly, from tensors without content."""
     model = builder.meta_model()
     tensors = placeholders(model, COMPONENT_OF[method], quant, dtype)
-    module = builder.build(method, tensors, dtype)
+    (module,) = builder.build([method], tensors, dtype)
     with torch.no_grad():
         # strict: without it, `.item()` is a sample's value, baked in, and the decoder has
         # no memory (https://github.com/pytorch/executorch/issues/17524).

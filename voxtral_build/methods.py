@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from voxtral_build.model.voxtral import (
     TokenEmbeddingExport,
     VoxtralRealtimeModel,
 )
-from voxtral_build.weights import load_component
+from voxtral_build.weights import load_component, restore_tie
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,25 @@ class MethodBuilder:
         # Parameters assigned later inherit this, and integers can't have a gradient.
         return model.requires_grad_(False)
 
-    def build(self, method: Method, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> nn.Module:
-        """A method ready to run in eager.
+    def build(
+        self, methods: Sequence[Method], tensors: Mapping[str, Tensor], dtype: torch.dtype
+    ) -> tuple[nn.Module, ...]:
+        """Methods of one model, ready to run in eager; what they share is in memory once.
 
         Args:
-            tensors: the component's tensors by the model's names (see
+            tensors: of the methods' components, by the model's names (see
                 `weights.load_component`).
             dtype: of the runtime buffers; the model's.
         """
         model = self.meta_model()
         with torch.device("meta"):
-            module = self._wrap(method, model)
-        load_component(model, COMPONENT_OF[method], tensors)
-        reset_runtime_buffers(module, dtype)
-        return module.eval()
+            modules = tuple(self._wrap(method, model).eval() for method in methods)
+        for component in {COMPONENT_OF[method] for method in methods}:
+            load_component(model, component, tensors)
+        restore_tie(model)
+        for module in modules:
+            reset_runtime_buffers(module, dtype)
+        return modules
 
     def _wrap(self, method: Method, model: VoxtralRealtimeModel) -> nn.Module:
         wrappers: dict[Method, Callable[[], nn.Module]] = {

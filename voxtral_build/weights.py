@@ -154,7 +154,7 @@ def load_component(
     """Assign one component's tensors to a model on the meta device, without copying them.
 
     Embedding and output projection become parameters of their own, so that they can be
-    quantized apart; `tie_output` ties them again where nothing is.
+    quantized apart; see `restore_tie`.
 
     Args:
         model: `VoxtralRealtimeModel`.
@@ -171,6 +171,13 @@ def load_component(
     model.load_state_dict(state, strict=False, assign=True)
 
 
-def tie_output(model: VoxtralRealtimeModel) -> None:
-    """Make the output projection share the embedding's weight, as the checkpoint has it."""
-    model.decoder.output.weight = model.decoder.tok_embeddings.weight
+def restore_tie(model: VoxtralRealtimeModel) -> None:
+    """Let output projection and embedding share one tensor again, as the checkpoint has it.
+
+    Only where both are loaded and neither is quantized: quantized, they are apart for good.
+    """
+    output, embedding = model.decoder.output, model.decoder.tok_embeddings
+    # A quantized weight is a subclass of Tensor; on the meta device nothing is loaded.
+    plain = all(type(module.weight.data) is torch.Tensor for module in (output, embedding))
+    if plain and not output.weight.is_meta and not embedding.weight.is_meta:
+        output.weight = embedding.weight

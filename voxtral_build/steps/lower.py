@@ -47,7 +47,7 @@ def run(
     model, component = builder.meta_model(), COMPONENT_OF[unit.method]
     dtype = TORCH_DTYPES[unit.dtype]
     tensors = load_tensors(checkpoint, weights, model, component, unit.quant, dtype)
-    module = builder.build(unit.method, tensors, dtype)
+    (module,) = builder.build([unit.method], tensors, dtype)
     program = bind_weights(load_graph(graph), module)
     started = time.monotonic()
     lowered = lower_program(unit.method, program, backend)

@@ -25,7 +25,7 @@ from voxtral_build.checkpoint import PARAMS, TOKENIZER
 from voxtral_build.errors import BuildError, ValidationError
 from voxtral_build.files import write_text
 from voxtral_build.matrix import (
-    COMPONENT_OF,
+    COMPONENTS,
     METHODS_OF,
     Component,
     Method,
@@ -74,25 +74,17 @@ class EagerModel:
             float_activations: dequantize the weights first, so that no activation is
                 quantized.
         """
-        encode, decode, embed = (
-            self._build(method, float_activations)
-            for method in METHODS_OF[self.builder.runtime.mode]
-        )
-        return Methods(encode, embed, decode, self.builder.runtime.decode_bound)
-
-    def _build(self, method: Method, float_activations: bool) -> Function:
-        component = COMPONENT_OF[method]
-        tensors = load_tensors(
-            self.checkpoint,
-            self.weights.get(component),
-            self.builder.meta_model(),
-            component,
-            self.scheme.of(component),
-            self.dtype,
-        )
+        methods = METHODS_OF[self.builder.runtime.mode]
+        model = self.builder.meta_model()
+        tensors: dict[str, Tensor] = {}
+        for component in COMPONENTS:
+            quant = self.scheme.of(component)
+            weights = self.weights.get(component)
+            tensors |= load_tensors(self.checkpoint, weights, model, component, quant, self.dtype)
         if float_activations:
             tensors = dequantize(tensors)
-        return self.builder.build(method, tensors, self.dtype)
+        encode, decode, embed = self.builder.build(methods, tensors, self.dtype)
+        return Methods(encode, embed, decode, self.builder.runtime.decode_bound)
 
 
 def run(
