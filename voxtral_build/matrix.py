@@ -7,7 +7,6 @@ under a second.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections.abc import Iterable, Mapping
@@ -19,16 +18,14 @@ from typing import Annotated, Any, Literal, Self, get_args
 import yaml
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
 
 from voxtral_build.errors import ConfigError
+from voxtral_build.strict_config import StrictModel, mistake, suggest
 
 Mode = Literal["offline", "streaming"]
 UnitMode = Literal["offline", "streaming", "shared"]
@@ -89,62 +86,7 @@ _ELSEWHERE = {
 }
 
 
-def suggest(got: object, allowed: Iterable[object]) -> str | None:
-    """'did you mean "..."?' where one of `allowed` is close to `got`."""
-    close = difflib.get_close_matches(str(got), [str(item) for item in allowed], n=1)
-    return f'did you mean "{close[0]}"?' if close else None
-
-
-def _mistake(
-    what: str,
-    *,
-    got: object = None,
-    allowed: str | Iterable[object] | None = None,
-    next_step: str | None = None,
-    at: tuple[str | int, ...] = (),
-) -> PydanticCustomError:
-    """An error of a validator, with the parts of a `ConfigError`; `at` extends the field."""
-    # The message is a template for pydantic, and braces in user text must not be one.
-    return PydanticCustomError(
-        "mistake", "{what}", {"what": what, "parts": (got, allowed, next_step), "at": at}
-    )
-
-
-class _Config(BaseModel):
-    """A part of the configuration."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, data: Any) -> Any:
-        if isinstance(data, Mapping):
-            known = [info.alias or name for name, info in cls.model_fields.items()]
-            for key in data:
-                if key not in known:
-                    raise _mistake(
-                        "unknown key",
-                        got=key,
-                        allowed=known,
-                        next_step=suggest(key, known) or "remove it",
-                        at=(key,),
-                    )
-        return data
-
-    @classmethod
-    def checked(cls, data: Any, origin: str) -> Self:
-        """Check what comes from outside; `origin` names the place in messages.
-
-        Raises:
-            ConfigError: names the field, what it got, what is allowed, and the next step.
-        """
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise _config_error(error, origin) from None
-
-
-class Quant(_Config):
+class Quant(StrictModel):
     """How the weights of a component are quantized."""
 
     type: str = Field(description="none; 8da4w (int8 activations, int4 weights); 8w (int8 weights)")
@@ -165,7 +107,7 @@ class Quant(_Config):
         if isinstance(data, str):
             data = {"type": data}
         if not isinstance(data, Mapping):
-            raise _mistake(
+            raise mistake(
                 "not a quantization",
                 got=repr(data),
                 allowed=[*QUANT_TYPES, "{type: 8da4w, group_size: 64}"],
@@ -176,7 +118,7 @@ class Quant(_Config):
         if name is None:
             return data
         if not isinstance(name, str) or name not in QUANT_TYPES:
-            raise _mistake(
+            raise mistake(
                 "unknown type of quantization",
                 got=name,
                 allowed=QUANT_TYPES,
@@ -188,7 +130,7 @@ class Quant(_Config):
     @model_validator(mode="after")
     def _nothing_to_group(self) -> Self:
         if self.type == "none" and self.group_size:
-            raise _mistake(
+            raise mistake(
                 "a group size without quantization",
                 got=self.group_size,
                 allowed="no group_size",
@@ -229,7 +171,7 @@ class Quant(_Config):
 
 def _refuse_elsewhere(name: object, *, at: str) -> None:
     if isinstance(name, str) and name in _ELSEWHERE:
-        raise _mistake(
+        raise mistake(
             _ELSEWHERE[name],
             got=name,
             allowed=QUANT_TYPES if at == "type" else "no packing_format",
@@ -243,7 +185,7 @@ def _only(types: tuple[str, ...], what: str) -> Any:
 
     def check(quant: Quant) -> Quant:
         if quant.type not in types:
-            raise _mistake(
+            raise mistake(
                 f"{quant.type} cannot quantize {what}",
                 got=quant.type,
                 allowed=types,
@@ -278,7 +220,7 @@ _LINEAR, _LINEAR_SCHEMA = _only(LINEAR_TYPES, "linears")
 _EMBEDDING, _EMBEDDING_SCHEMA = _only(EMBEDDING_TYPES, "an embedding")
 
 
-class Scheme(_Config):
+class Scheme(StrictModel):
     """A choice of quantization for each component."""
 
     encoder: Annotated[Quant, _LINEAR, _LINEAR_SCHEMA]
@@ -294,7 +236,7 @@ class Scheme(_Config):
 # --- settings and checkpoint -------------------------------------------------------------
 
 
-class Settings(_Config):
+class Settings(StrictModel):
     """What a build decides about the model, the same for all variants."""
 
     max_seq_len: int = Field(
@@ -332,14 +274,14 @@ class Settings(_Config):
     )
 
 
-class SynthSource(_Config):
+class SynthSource(StrictModel):
     """A random checkpoint, right in every name, shape and dtype."""
 
     size: SynthSize = Field(description="toy: seconds to build; full: the real one's 711 tensors.")
     seed: int = Field(default=0, ge=0, strict=True, description="Of the random weights.")
 
 
-class CheckpointSource(_Config):
+class CheckpointSource(StrictModel):
     """Where the checkpoint comes from: exactly one of the two."""
 
     synth: SynthSource | None = Field(default=None, description="Make a random one.")
@@ -353,7 +295,7 @@ class CheckpointSource(_Config):
     def _exactly_one(self) -> Self:
         given = [name for name in ("synth", "path") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise _mistake(
+            raise mistake(
                 "exactly one source is needed",
                 got=" and ".join(given) or "none",
                 allowed="synth or path",
@@ -535,7 +477,7 @@ class Variant:
 AXES = ("backend", "dtype", "scheme", "mode")
 
 
-class Exclude(_Config):
+class Exclude(StrictModel):
     """Cells to leave out: all that agree in the axes given here."""
 
     backend: Backend | None = None
@@ -549,11 +491,11 @@ class Exclude(_Config):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if all(getattr(self, axis) is None for axis in AXES):
-            raise _mistake("leaves everything out", got="no axis", allowed=AXES)
+            raise mistake("leaves everything out", got="no axis", allowed=AXES)
         return self
 
 
-class Product(_Config):
+class Product(StrictModel):
     """All combinations of the lists, without those that `exclude` names."""
 
     backend: list[Backend] = Field(min_length=1, description="ExecuTorch backends.")
@@ -575,7 +517,7 @@ class Product(_Config):
 SchemeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
 
 
-class Matrix(_Config):
+class Matrix(StrictModel):
     """What to build, as `config/matrix.yaml` says it."""
 
     model_config = ConfigDict(title="Voxtral build matrix")
@@ -593,7 +535,7 @@ class Matrix(_Config):
     def _prompt_fits(self) -> Self:
         prompt = PROMPT_TOKENS + self.settings.delay_tokens
         if self.settings.max_seq_len <= prompt:
-            raise _mistake(
+            raise mistake(
                 f"no room for speech: the prompt alone takes {prompt} tokens",
                 got=self.settings.max_seq_len,
                 allowed=f"more than {prompt}; the real model's use is 4096",
@@ -613,7 +555,7 @@ class Matrix(_Config):
                 if exclude.scheme is not None:
                     self._check_scheme(exclude.scheme, (*at, "exclude", position, "scheme"))
                 if not any(exclude.matches(cell) for cell in cells):
-                    raise _mistake(
+                    raise mistake(
                         "matches no combination of its product",
                         got=exclude.model_dump(exclude_none=True),
                         allowed=f"{len(cells)} combinations: {_ellipsis(c.slug for c in cells)}",
@@ -621,7 +563,7 @@ class Matrix(_Config):
                         at=(*at, "exclude", position),
                     )
             if not _kept(product):
-                raise _mistake(
+                raise mistake(
                     "nothing is left",
                     got=f"{len(cells)} combinations, all excluded",
                     next_step="exclude less, or remove this product",
@@ -633,7 +575,7 @@ class Matrix(_Config):
 
     def _check_scheme(self, name: str, at: tuple[str | int, ...]) -> None:
         if name not in self.schemes:
-            raise _mistake(
+            raise mistake(
                 "no such scheme",
                 got=name,
                 allowed=self.schemes,
@@ -645,7 +587,7 @@ class Matrix(_Config):
         capability = CAPABILITIES[cell.backend]
         for what, got, allowed in capability.objections(cell.dtype, self.schemes[cell.scheme]):
             reason = capability.reasons.get(got, f"{cell.backend} does not take it")
-            raise _mistake(
+            raise mistake(
                 f"{cell.slug} cannot be built: {reason}",
                 got=f"{what} {got} with backend {cell.backend}",
                 allowed=f"{what} {', '.join(allowed)}",
@@ -728,75 +670,6 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Matrix.model_json_schema(),
     }
-
-
-# --- messages ----------------------------------------------------------------------------
-
-
-_EXPECTED = {
-    "dict_type": "a mapping of keys",
-    "int_type": "a whole number",
-    "list_type": "a list, such as [a, b]",
-    "model_type": "a mapping of keys",
-    "too_short": "at least one entry",
-}
-
-
-def _config_error(error: ValidationError, origin: str) -> ConfigError:
-    details = error.errors(include_url=False)
-    translated = _translate(details[0], origin)
-    if len(details) > 1:
-        more = ", ".join(dict.fromkeys(_field(detail["loc"]) for detail in details[1:]))
-        step = translated.next_step
-        return ConfigError(
-            translated.what,
-            got=translated.got,
-            allowed=translated.allowed,
-            next_step=f"{step + '; ' if step else ''}then mend {more}",
-        )
-    return translated
-
-
-def _translate(detail: ErrorDetails, origin: str) -> ConfigError:
-    """Pydantic's error as what, got, allowed and next step."""
-    loc, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
-    got: object = _short(detail["input"])
-    allowed: str | Iterable[object] | None = None
-    next_step: str | None = None
-    if kind == "mistake":
-        loc = (*loc, *context["at"])
-        what = context["what"]
-        got, allowed, next_step = context["parts"]
-        got = None if got is None else _short(got)
-    elif kind == "missing":
-        what, got, next_step = "missing", None, f"add {loc[-1]}"
-    elif kind == "literal_error":
-        allowed = re.findall(r"'([^']*)'", context["expected"])
-        what, next_step = "unknown value", suggest(detail["input"], allowed)
-    elif loc and loc[-1] == "[key]":
-        loc = loc[:-1]
-        what, allowed = "not a name", "lower-case letters, digits and _, such as 8da4w_g64"
-        next_step = "rename it"
-    else:
-        what = "wrong value"
-        allowed = _EXPECTED.get(kind, detail["msg"].removeprefix("Input should be "))
-        if kind == "int_type" and isinstance(detail["input"], str):
-            got = f'the text "{got}"'
-    where = f"{_field(loc)}: " if loc else ""
-    return ConfigError(f"{origin}: {where}{what}", got=got, allowed=allowed, next_step=next_step)
-
-
-def _field(loc: Iterable[str | int]) -> str:
-    """("variants", 0, "dtype") -> variants[0].dtype."""
-    text = ""
-    for part in loc:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.removeprefix(".")
-
-
-def _short(value: object, limit: int = 100) -> str:
-    text = value if isinstance(value, str) and value else repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def _ellipsis(items: Iterable[str], limit: int = 8) -> str:
