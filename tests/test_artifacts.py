@@ -199,6 +199,7 @@ def test_an_artifact_is_validated_over_real_speech(factory, variant, tmp_path):
 def test_an_artifact_of_other_weights_is_refused(factory, tmp_path):
     other = tmp_path / "other"
     synth.write_checkpoint(synth.make_params(ONE_LAYER), 1, other)
+    (tmp_path / "report.json").write_text("of an earlier artifact")
     with pytest.raises(ValidationError, match="max_abs_difference"):
         factory.validate(VARIANTS[0], tmp_path / "report.json", checkpoint=other)
     assert not (tmp_path / "report.json").exists()

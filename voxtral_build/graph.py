@@ -6,11 +6,13 @@ exported once from tensors without content, and gets its weights where it is low
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import sympy
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
@@ -39,23 +41,23 @@ def export_method(
         )
 
 
-def module_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer of a method by its name in the graph."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
+def _bound_tables(program: ExportedProgram) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where the graph keeps each parameter and buffer of its method: (table, name).
+
+    Literal tensors of the graph itself are not among them.
+    """
+    signature = program.graph_signature
+    for name in (*signature.parameters, *signature.buffers):
+        # Buffers that no checkpoint holds are with the constants.
+        yield program.state_dict if name in program.state_dict else program.constants, name
 
 
 def strip_weights(program: ExportedProgram) -> ExportedProgram:
     """Replace every weight and runtime buffer of a graph by an empty tensor, in place."""
-    for table in (program.state_dict, program.constants):
-        for name, value in table.items():
-            if not isinstance(value, Tensor):
-                continue
-            empty = torch.empty(0, dtype=value.dtype)
-            is_parameter = isinstance(value, nn.Parameter)
-            table[name] = nn.Parameter(empty, requires_grad=False) if is_parameter else empty
+    for table, name in _bound_tables(program):
+        empty = torch.empty(0, dtype=table[name].dtype)
+        is_parameter = isinstance(table[name], nn.Parameter)
+        table[name] = nn.Parameter(empty, requires_grad=False) if is_parameter else empty
     return program
 
 
@@ -65,17 +67,17 @@ def bind_weights(program: ExportedProgram, module: nn.Module) -> ExportedProgram
     Raises:
         BuildError: the graph asks for a tensor that the method does not have.
     """
-    tensors = module_tensors(module)
-    for table in (program.state_dict, program.constants):
-        for name in table:
-            if name not in tensors and isinstance(table[name], Tensor) and table[name].numel():
-                continue  # a constant of the graph itself, such as a literal tensor
-            if name not in tensors:
-                raise BuildError(
-                    f"the graph asks for {name}, which the method does not have",
-                    next_step="export the graph again: it was made by another version",
-                )
-            table[name] = tensors[name]
+    tensors = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    for table, name in _bound_tables(program):
+        if name not in tensors:
+            raise BuildError(
+                f"the graph asks for {name}, which the method does not have",
+                next_step="export the graph again: it was made by another version",
+            )
+        table[name] = tensors[name]
     return program
 
 

@@ -13,7 +13,7 @@ one lie at positions that the mask excludes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -42,8 +42,7 @@ def start_position(absolute: Tensor, limit: int | None) -> int:
         absolute: (T,) int64.
         limit: slots of a flat cache, or None for a ring.
     """
-    start = absolute[0].item()
-    assert isinstance(start, int)
+    start = cast("int", absolute[0].item())
     # For the tracer: without these the scalar's range is unknown to every slice after it.
     check: Callable[[bool], None] = torch._check
     check(start >= 0)

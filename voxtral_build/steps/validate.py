@@ -134,6 +134,7 @@ def run(
     failed = output.with_suffix(".failed.json")
     text = json.dumps(report, indent=1) + "\n"
     if report["failures"]:
+        output.unlink(missing_ok=True)  # of an earlier artifact
         write_text(failed, text)
         raise ValidationError(
             f"{variant.slug} is not what it should be",
