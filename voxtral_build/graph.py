@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 
 from voxtral_build.errors import BuildError
@@ -27,9 +27,12 @@ def export_method(
     builder: MethodBuilder, method: Method, quant: Quant, dtype: torch.dtype
 ) -> ExportedProgram:
     """Export a method strictly, from tensors without content."""
-    model = builder.meta_model()
-    tensors = placeholders(model, COMPONENT_OF[method], quant, dtype)
-    (module,) = builder.build([method], tensors, dtype)
+    # Fake tensors have shape, dtype and device, and no memory: the tracer clones every
+    # parameter and cache, which at full size would be 12 GB for a graph of 8 MB.
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = builder.meta_model()
+        tensors = placeholders(model, COMPONENT_OF[method], quant, dtype)
+        (module,) = builder.build([method], tensors, dtype)
     with torch.no_grad():
         # strict: without it, `.item()` is a sample's value, baked in, and the decoder has
         # no memory (https://github.com/pytorch/executorch/issues/17524).
