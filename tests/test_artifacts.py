@@ -171,6 +171,30 @@ def test_decoder_equals_eager_past_five_wraps(factory, variant):
         )
 
 
+@pytest.mark.parametrize("variant", [v for v in FLOAT if v.mode == "streaming"], ids=slug)
+@torch.no_grad()
+def test_methods_keep_their_own_state_when_they_alternate(factory, variant):
+    """Live, the encoder's chunk and the decoder's step take turns, twice over here."""
+    folder = factory.checkpoint
+    program = Program(factory.artifact(variant) / "model.pte")
+    encode, decode = program.method("encode_audio_chunk"), program.method("text_decoder")
+    mel, embeds = random_mel(480), random_embeds(60, 96)
+    audio = eager(folder, "audio_encoder", "offline", attention=STANDARD)(mel)
+    module = eager(folder, "text_decoder", "streaming", attention=STANDARD)
+    logits = stream_decode(module, embeds, 1)
+    for _ in range(2):
+        turns = [
+            (
+                encode(mel[..., 8 * i : 8 * i + 8].contiguous(), torch.arange(4 * i, 4 * i + 4)),
+                decode(embeds[:, i : i + 1].contiguous(), torch.tensor([i])),
+            )
+            for i in range(60)
+        ]
+        chunks, steps = (torch.cat(outputs, dim=1) for outputs in zip(*turns, strict=True))
+        torch.testing.assert_close(chunks, audio, atol=1e-4, rtol=0)
+        torch.testing.assert_close(steps, logits, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=slug)
 @torch.no_grad()
 def test_embedding_equals_eager_bit_for_bit(factory, variant):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,25 +45,24 @@ def pad_audio(samples: Tensor, config: ModelConfig, tokens: StreamingTokens, del
     return torch.nn.functional.pad(samples, (tokens.left_pad * step, tail))
 
 
-def encode_offline(encode: Function, mel: Tensor) -> Tensor:
-    """mel (1, bins, T) -> (1, T // frames per token, dim), in one call."""
-    return encode(mel)
+def by_position(audio: Tensor) -> Iterator[Tensor]:
+    """(1, T, dim) -> T times (1, 1, dim)."""
+    return (audio[:, i : i + 1] for i in range(audio.shape[1]))
 
 
-def encode_streaming(encode: Function, mel: Tensor, config: ModelConfig) -> Tensor:
-    """The same, one token's frames a call."""
+def encode_offline(encode: Function, mel: Tensor) -> Iterator[Tensor]:
+    """mel (1, bins, T) in one call; gives (1, 1, dim) for each of its tokens."""
+    yield from by_position(encode(mel))
+
+
+def encode_streaming(encode: Function, mel: Tensor, config: ModelConfig) -> Iterator[Tensor]:
+    """The same, one token's frames a call, each when it is asked for."""
     chunk, frames = config.mel_frames_per_token, config.downsample_factor
-    steps = range(mel.shape[-1] // chunk)
-    return torch.cat(
-        [
-            encode(
-                mel[..., i * chunk : (i + 1) * chunk].contiguous(),
-                torch.arange(i * frames, (i + 1) * frames),
-            )
-            for i in steps
-        ],
-        dim=1,
-    )
+    for i in range(mel.shape[-1] // chunk):
+        yield encode(
+            mel[..., i * chunk : (i + 1) * chunk].contiguous(),
+            torch.arange(i * frames, (i + 1) * frames),
+        )
 
 
 def decode_forced(methods: Methods, audio: Tensor, ids: Sequence[int], prompt: int) -> Tensor:
@@ -87,15 +86,21 @@ def decode_forced(methods: Methods, audio: Tensor, ids: Sequence[int], prompt: i
     return torch.cat(calls, dim=1)
 
 
-def decode_greedy(methods: Methods, audio: Tensor, prompt: Sequence[int]) -> list[int]:
+def decode_greedy(methods: Methods, audio: Iterable[Tensor], prompt: Sequence[int]) -> list[int]:
     """The most likely token for every audio position from the prompt's last on.
 
     The end-of-stream token does not stop it: the reference goes on while there is audio.
+
+    Args:
+        audio: (1, 1, dim) for each position, at least as many as the prompt has. Taken one
+            by one: a streaming encoder runs between the decoder's steps, as it does live.
     """
-    logits = decode_forced(methods, audio, prompt, len(prompt))
+    stream = iter(audio)
+    heard = torch.cat([next(stream) for _ in prompt], dim=1)
+    logits = decode_forced(methods, heard, prompt, len(prompt))
     out = [int(logits[0, -1].argmax())]
-    for position in range(len(prompt), audio.shape[1]):
-        embeds = audio[:, position : position + 1] + methods.embed(torch.tensor([out[-1:]]))
+    for position, heard in enumerate(stream, len(prompt)):
+        embeds = heard + methods.embed(torch.tensor([out[-1:]]))
         logits = methods.decode(embeds.contiguous(), torch.tensor([position]))
         out.append(int(logits[0, -1].argmax()))
     return out

@@ -11,40 +11,47 @@ from voxtral_build.errors import PteError
 
 
 class Program:
-    """A loaded `.pte`; methods keep their caches from call to call."""
+    """A `.pte` whose methods keep their caches from call to call, each its own.
+
+    It is ExecuTorch's `Module`, as in the C++ runner. The other way in,
+    `executorch.runtime.Runtime`, gives all methods of a program one arena: a decoder's step
+    then overwrites the encoder's caches.
+    """
 
     def __init__(self, path: Path) -> None:
         # Importing registers the kernels that programs of this project call.
         import executorch.extension.llm.custom_ops.custom_ops
         import executorch.kernels.quantized  # noqa: F401
-        from executorch.runtime import Runtime
+        from executorch.extension.pybindings.portable_lib import _load_for_executorch
 
         self.path = path
-        # Kept: the runtime frees a program under its methods otherwise.
-        self._program = Runtime.get().load_program(path)
-        self.method_names: set[str] = set(self._program.method_names)
+        self._module = _load_for_executorch(str(path))
+        self.method_names: set[str] = set(self._module.method_names())
 
     def method(self, name: str) -> Callable[..., Tensor]:
-        """Load a method; the function takes its input tensors and gives a copy of its output.
+        """The function that a method is: tensors in, a copy of its one output out.
+
+        The runtime loads a method when it is first called.
 
         Raises:
-            PteError: no such method, or it can't be loaded here.
+            PteError: no such method; when called: it can't be loaded, or refuses its inputs.
         """
         if name not in self.method_names:
             raise PteError(
                 f"{self.path} has no method {name}", got=name, allowed=sorted(self.method_names)
             )
-        method = self._program.load_method(name)
-        if method is None:
-            raise PteError(
-                f"{self.path}: method {name} can't be loaded here",
-                next_step="look for the missing operator or backend in the log above",
-            )
 
         def call(*inputs: Tensor) -> Tensor:
-            (output,) = method.execute(inputs)
-            # The output lives in the method's arena, which its next call overwrites.
-            result: Tensor = output.clone()
+            try:
+                (output,) = self._module.run_method(name, inputs)
+            except RuntimeError as error:
+                shapes = ", ".join(f"{value.dtype} {list(value.shape)}" for value in inputs)
+                raise PteError(
+                    f"{self.path}: method {name} can't be run",
+                    got=f"{error} on {shapes}",
+                    next_step="the runtime's own lines above name a missing operator or backend",
+                ) from error
+            result: Tensor = output
             return result
 
         return call
