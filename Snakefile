@@ -34,7 +34,7 @@ rule all:
     default_target: True
     input:
         "build/inventory.json",
-        reports,
+        artifacts,
     localrule: True
     message:
         "all variants are built and validated"
@@ -42,7 +42,7 @@ rule all:
 
 rule xnnpack:
     input:
-        xnnpack_reports,
+        xnnpack_artifacts,
     localrule: True
     message:
         "all xnnpack variants are built and validated"
@@ -50,7 +50,7 @@ rule xnnpack:
 
 rule portable:
     input:
-        portable_reports,
+        portable_artifacts,
     localrule: True
     message:
         "all portable variants are built and validated"

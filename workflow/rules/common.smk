@@ -95,19 +95,19 @@ def known(what, name, items):
 # Targets.
 
 
-def reports(wildcards):
-    return report_paths(MATRIX.variants)
+def artifacts(wildcards):
+    return artifact_files(MATRIX.variants)
 
 
-def xnnpack_reports(wildcards):
-    return backend_reports("xnnpack")
+def xnnpack_artifacts(wildcards):
+    return backend_artifacts("xnnpack")
 
 
-def portable_reports(wildcards):
-    return backend_reports("portable")
+def portable_artifacts(wildcards):
+    return backend_artifacts("portable")
 
 
-def backend_reports(backend):
+def backend_artifacts(backend):
     chosen = [variant for variant in MATRIX.variants if variant.backend == backend]
     if not chosen:
         refuse(
@@ -118,11 +118,15 @@ def backend_reports(backend):
                 next_step="add one under variants in config/matrix.yaml",
             )
         )
-    return report_paths(chosen)
+    return artifact_files(chosen)
 
 
-def report_paths(variants):
-    return [f"artifacts/{variant.slug}/report.json" for variant in variants]
+def artifact_files(variants):
+    """Files of whole artifacts: one that was lost is made again, though its report is there."""
+    names = ("model.pte", "tekken.json", "report.json")
+    return [
+        f"artifacts/{variant.slug}/{name}" for variant in variants for name in names
+    ]
 
 
 # Inputs.
