@@ -39,7 +39,7 @@ clean:
 
 # Stamps: a second run installs nothing.
 .venv/.runtime: requirements.txt constraints.txt pyproject.toml
-	test -x .venv/bin/python || python3.11 -m venv .venv
+	test -x .venv/bin/python || $$(command -v python3.11 || echo python3) -m venv .venv
 	.venv/bin/python -m pip install --disable-pip-version-check --progress-bar off -r requirements.txt
 	.venv/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@

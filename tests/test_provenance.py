@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
 
-from voxtral_build.provenance import PACKAGE, sha256_file, step_sources, tool_versions
+from voxtral_build.provenance import PACKAGE, step_sources, tool_versions
 
 FILES = {
     "__init__.py": "",
@@ -72,9 +71,3 @@ def test_steps_depend_on_what_they_run_alone() -> None:
 def test_tool_versions() -> None:
     assert tool_versions("snakemake", "no-such-tool").startswith("snakemake==")
     assert tool_versions("snakemake", "no-such-tool").endswith(" no-such-tool==missing")
-
-
-def test_sha256_file(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(b"voxtral")
-    assert sha256_file(file) == hashlib.sha256(b"voxtral").hexdigest()

@@ -1,9 +1,8 @@
-"""What an output was made from: the code of a step, tool versions, file hashes."""
+"""What an output was made from: the code of a step, and tool versions."""
 
 from __future__ import annotations
 
 import ast
-import hashlib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -84,9 +83,3 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "missing"
-
-
-def sha256_file(path: Path) -> str:
-    """The file's SHA-256, as 64 hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
