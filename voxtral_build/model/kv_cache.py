@@ -12,6 +12,7 @@ one lie at positions that the mask excludes.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
@@ -91,13 +92,13 @@ class Cache(RuntimeBuffers):
         self.k_cache = torch.zeros(self.shape, dtype=dtype)
         self.v_cache = torch.zeros(self.shape, dtype=dtype)
 
+    @abstractmethod
     def update(self, positions: Positions, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write k, v (B, T, H, D); give back all keys and values in the cache's layout."""
-        raise NotImplementedError
 
+    @abstractmethod
     def key_positions(self, positions: Positions) -> Tensor:
         """(slots,) int64: the position each slot holds once the call's entries are written."""
-        raise NotImplementedError
 
 
 class KVCache(Cache):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class RuntimeBuffers(nn.Module):
+class RuntimeBuffers(nn.Module, ABC):
     """A module with buffers that no checkpoint holds: caches, frequencies, conditions.
 
     They are registered as non-persistent, so that a strict `load_state_dict` speaks of
@@ -15,13 +17,13 @@ class RuntimeBuffers(nn.Module):
     meta device has only their shapes.
     """
 
+    @abstractmethod
     def reset_runtime_buffers(self, dtype: torch.dtype) -> None:
         """Make this module's own runtime buffers on the CPU (not its children's).
 
         Args:
             dtype: the model's dtype; what must stay in float32 ignores it.
         """
-        raise NotImplementedError
 
 
 def reset_runtime_buffers(module: nn.Module, dtype: torch.dtype) -> None:
