@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -370,20 +370,27 @@ CAPABILITIES: dict[Backend, Capability] = {
 
 
 @dataclass(frozen=True)
-class WeightsKey:
+class _Named:
+    """Something whose fields, in their order, make its name."""
+
+    @property
+    def slug(self) -> str:
+        """Its name in paths and on the command line: the fields joined by hyphens."""
+        values = (getattr(self, info.name) for info in fields(self))
+        return "-".join(value.slug if isinstance(value, Quant) else value for value in values)
+
+
+@dataclass(frozen=True)
+class WeightsKey(_Named):
     """One component's quantized weights; shared by both modes and all backends."""
 
     component: Component
     dtype: Dtype
     quant: Quant
 
-    @property
-    def slug(self) -> str:
-        return f"{self.component}-{self.dtype}-{self.quant.slug}"
-
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(_Named):
     """One method, exported without weights; shared by all backends of an attention family."""
 
     attention: str
@@ -392,13 +399,9 @@ class Graph:
     mode: UnitMode
     quant: Quant
 
-    @property
-    def slug(self) -> str:
-        return f"{self.attention}-{self.dtype}-{self.method}-{self.mode}-{self.quant.slug}"
-
 
 @dataclass(frozen=True)
-class Unit:
+class Unit(_Named):
     """One method compiled for a backend; `mode` is `shared` where both modes use it."""
 
     backend: Backend
@@ -406,10 +409,6 @@ class Unit:
     method: Method
     mode: UnitMode
     quant: Quant
-
-    @property
-    def slug(self) -> str:
-        return f"{self.backend}-{self.dtype}-{self.method}-{self.mode}-{self.quant.slug}"
 
     @property
     def component(self) -> Component:
@@ -430,17 +429,13 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Variant:
+class Variant(_Named):
     """One cell of the matrix."""
 
     backend: Backend
     dtype: Dtype
     scheme: str
     mode: Mode
-
-    @property
-    def slug(self) -> str:
-        return f"{self.backend}-{self.dtype}-{self.scheme}-{self.mode}"
 
     @classmethod
     def parse(cls, slug: str) -> Variant:

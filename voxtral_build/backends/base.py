@@ -1,4 +1,4 @@
-"""What a backend is: attention family, partitioners, and how a unit is made for it."""
+"""What a backend is, the attention families to choose from, and how a program is made."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD, AttentionFamily
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchBackendConfig
 
+# By the name that `matrix.CAPABILITIES` gives a backend's graphs.
 FAMILIES: dict[str, AttentionFamily] = {family.name: family for family in (CUSTOM_SDPA, STANDARD)}
 
 
@@ -17,12 +18,10 @@ class Backend(Protocol):
     """One compilation target of ExecuTorch.
 
     Attributes:
-        family: the attention family its graphs are exported with.
         delegates_linears: whether every linear must end in a delegate; a unit with one
             that does not is a failure, however well it runs.
     """
 
-    family: AttentionFamily
     delegates_linears: bool
 
     def partitioners(self) -> Sequence[Any]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from voxtral_build.model.attention import CUSTOM_SDPA
-
 
 class XnnpackBackend:
     """Every linear and most arithmetic go to the delegate."""
 
-    family = CUSTOM_SDPA
     delegates_linears = True
 
     def partitioners(self) -> Sequence[Any]:

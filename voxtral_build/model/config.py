@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from voxtral_build.errors import CheckpointError
-from voxtral_build.matrix import Fidelity, Mode, Settings
+from voxtral_build.matrix import Fidelity, Mode, Settings, UnitMode
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 HeadDim = Annotated[int, Field(gt=0, multiple_of=2, strict=True)]  # RoPE turns pairs
@@ -206,10 +206,13 @@ class RuntimeConfig:
     fidelity: Fidelity
 
     @classmethod
-    def resolve(cls, config: ModelConfig, settings: Settings, mode: Mode) -> RuntimeConfig:
-        """Fill what `settings` leaves open from `params.json`."""
+    def resolve(cls, config: ModelConfig, settings: Settings, mode: UnitMode) -> RuntimeConfig:
+        """Fill what `settings` leaves open from `params.json`.
+
+        What both modes share is the same in either: it is built as offline.
+        """
         return cls(
-            mode=mode,
+            mode="offline" if mode == "shared" else mode,
             max_seq_len=settings.max_seq_len,
             sliding_window=settings.sliding_window or config.sliding_window,
             max_enc_len=settings.max_enc_len or config.encoder.sliding_window,

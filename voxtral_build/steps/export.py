@@ -18,9 +18,7 @@ log = logging.getLogger(__name__)
 def run(*, params: Path, graph: Graph, settings: Settings, output: Path) -> None:
     """Write the graph of one method as `.pt2`."""
     config = ModelConfig.load(params)
-    # token_embedding is the same in both modes.
-    mode = "offline" if graph.mode == "shared" else graph.mode
-    runtime = RuntimeConfig.resolve(config, settings, mode)
+    runtime = RuntimeConfig.resolve(config, settings, graph.mode)
     builder = MethodBuilder(config, runtime, FAMILIES[graph.attention])
     program = export_method(builder, graph.method, graph.quant, TORCH_DTYPES[graph.dtype])
     save_graph(strip_weights(program), output)

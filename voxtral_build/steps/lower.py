@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from voxtral_build.backends import BACKENDS
+from voxtral_build.backends.base import FAMILIES
 from voxtral_build.backends.lowering import lower_program
 from voxtral_build.checkpoint import PARAMS
 from voxtral_build.files import whole_file
@@ -40,17 +41,16 @@ def run(
     Raises:
         BuildError: the graph is another version's.
     """
-    backend = BACKENDS[unit.backend]
     config = ModelConfig.load(checkpoint / PARAMS)
-    mode = "offline" if unit.mode == "shared" else unit.mode
-    builder = MethodBuilder(config, RuntimeConfig.resolve(config, settings, mode), backend.family)
+    runtime = RuntimeConfig.resolve(config, settings, unit.mode)
+    builder = MethodBuilder(config, runtime, FAMILIES[unit.graph.attention])
     model, component = builder.meta_model(), COMPONENT_OF[unit.method]
     dtype = TORCH_DTYPES[unit.dtype]
     tensors = load_tensors(checkpoint, weights, model, component, unit.quant, dtype)
     (module,) = builder.build([unit.method], tensors, dtype)
     program = bind_weights(load_graph(graph), module)
     started = time.monotonic()
-    lowered = lower_program(unit.method, program, backend)
+    lowered = lower_program(unit.method, program, BACKENDS[unit.backend])
     with whole_file(output) as temporary, temporary.open("wb") as file:
         lowered.write_to_file(file)
     log.info(
