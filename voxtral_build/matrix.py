@@ -270,7 +270,7 @@ class Settings(StrictModel):
     fidelity: Fidelity = Field(
         default="reference",
         description="reference: as the model was trained. executorch: as ExecuTorch's example, "
-        "which pads the second convolution by one frame more and has no encoder window offline.",
+        "which pads the second convolution by one frame more and has no windows offline.",
     )
 
 

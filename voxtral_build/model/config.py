@@ -194,8 +194,8 @@ class RuntimeConfig:
         sliding_window: the decoder's attention window, in tokens.
         max_enc_len: the encoder's attention window, in encoder frames (20 ms each).
         delay_tokens: transcription delay, in tokens (80 ms each).
-        fidelity: `reference`, or `executorch` for the upstream example's two deviations:
-            conv2 padded by kernel - 1, and no encoder window offline.
+        fidelity: `reference`, or `executorch` for the upstream example's deviations: conv2
+            padded by kernel - 1, and no windows offline, in encoder or decoder.
     """
 
     mode: Mode
