@@ -15,13 +15,14 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from voxtral_build.checkpoint import PARAMS, TOKENIZER, WEIGHTS
+from voxtral_build.checkpoint import PARAMS, REPOSITORY, TOKENIZER, WEIGHTS, require_files
 from voxtral_build.errors import CheckpointError
 from voxtral_build.matrix import Component, Settings
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.model.voxtral import VoxtralRealtimeModel
 from voxtral_build.tensor_file import TensorFile, TensorInfo, read_header
+from voxtral_build.tokenizer import check_tokenizer
 
 _MM = "mm_streams_embeddings.embedding_module."
 KEY_PREFIXES = {  # checkpoint -> model
@@ -94,21 +95,16 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def check(folder: Path) -> tuple[ModelConfig, TensorFile]:
-    """Hold every key, shape and dtype of a checkpoint against the model.
+    """Hold a checkpoint's files, and every key, shape and dtype, against the model.
 
     Raises:
-        CheckpointError: names each tensor that is missing, unknown, or of another shape
-            or dtype.
+        CheckpointError: names the file at fault, and each tensor that is missing, unknown,
+            or of another shape or dtype.
     """
+    require_files(folder)
     config = ModelConfig.load(folder / PARAMS)
     file = read_header(folder / WEIGHTS)
-    if not (folder / TOKENIZER).is_file():
-        raise CheckpointError(
-            f"{folder / TOKENIZER} does not exist",
-            allowed="the tokenizer that comes with the checkpoint",
-            next_step="copy tekken.json beside the weights",
-        )
-    expected = expected_tensors(config)
+    expected = _expected_of(config, folder / PARAMS, len(file.tensors))
     faults = [f"missing: {key} {list(expected[key])}" for key in expected.keys() - file.tensors]
     faults += [f"unknown: {key}" for key in file.tensors.keys() - expected]
     for key in expected.keys() & file.tensors:
@@ -117,15 +113,39 @@ def check(folder: Path) -> tuple[ModelConfig, TensorFile]:
         faults.sort()
         shown = "\n           ".join(faults[:10])
         more = f"\n           and {len(faults) - 10} more" if len(faults) > 10 else ""
+        next_step = "check that both files come from the same revision"
+        if expected.keys().isdisjoint(file.tensors):
+            next_step = f"take {WEIGHTS} from {REPOSITORY}: no name is one of Mistral's"
         raise CheckpointError(
             f"{file.path} does not hold the model that {folder / PARAMS} describes",
             got=f"{len(faults)} wrong of {len(expected)} expected tensors\n           "
             + shown
             + more,
             allowed="exactly the expected tensors, floating point, in the expected shapes",
+            next_step=next_step,
+        )
+    check_tokenizer(folder / TOKENIZER, config.vocab_size)
+    return config, file
+
+
+def _expected_of(config: ModelConfig, params: Path, available: int) -> dict[str, tuple[int, ...]]:
+    """`expected_tensors` of a `params.json` that may be absurd."""
+    layers = config.encoder.n_layers + config.n_layers
+    if layers > available:  # a million layers take minutes to lay out
+        raise CheckpointError(
+            f"{params} and the weights are of different models",
+            got=f"{layers:,} layers and {available:,} tensors",
+            allowed="several tensors a layer",
             next_step="check that both files come from the same revision",
         )
-    return config, file
+    try:
+        return expected_tensors(config)
+    except (RuntimeError, TypeError) as error:  # torch's, of a size beyond 64 bits
+        raise CheckpointError(
+            f"{params} describes a tensor larger than can be",
+            got="a shape beyond 64 bits",
+            next_step=f"compare it with params.json of {REPOSITORY}",
+        ) from error
 
 
 def _faults_of(key: str, info: TensorInfo, shape: tuple[int, ...]) -> list[str]:

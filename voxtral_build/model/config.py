@@ -5,13 +5,13 @@ Source of the fields: `params.json` of mistralai/Voxtral-Mini-4B-Realtime-2602.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from voxtral_build.checkpoint import REPOSITORY, read_params
 from voxtral_build.errors import CheckpointError
 from voxtral_build.matrix import Fidelity, Mode, Settings, UnitMode
 
@@ -145,22 +145,10 @@ class ModelConfig(_Params):
         """Read `params.json`.
 
         Raises:
-            CheckpointError: the file is missing, is not JSON, or a field is missing or absurd.
+            CheckpointError: the file is missing, is not JSON or another model's, or a field
+                is missing or absurd.
         """
-        try:
-            params = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise CheckpointError(
-                f"{path} does not exist",
-                allowed="a params.json as Mistral ships it",
-                next_step="point at a folder with params.json, consolidated.safetensors "
-                "and tekken.json",
-            ) from None
-        except ValueError as error:
-            raise CheckpointError(
-                f"{path} is not JSON", got=error, next_step="fetch the file again"
-            ) from None
-        return cls.parse(params, str(path))
+        return cls.parse(read_params(path), str(path))
 
     @classmethod
     def parse(cls, params: Any, origin: str = "params.json") -> ModelConfig:
@@ -175,7 +163,7 @@ class ModelConfig(_Params):
                 f"{origin}: field {field} is {'missing' if missing else 'wrong'}",
                 got="nothing" if missing else _short(first["input"]),
                 allowed=first["msg"].removeprefix("Value error, "),
-                next_step="compare it with params.json of mistralai/Voxtral-Mini-4B-Realtime-2602",
+                next_step=f"compare it with params.json of {REPOSITORY}",
             ) from None
 
 

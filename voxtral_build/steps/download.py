@@ -5,22 +5,20 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from voxtral_build.checkpoint import PARAMS, TOKENIZER, WEIGHTS
+from voxtral_build.checkpoint import FILES, WEIGHTS, require_files
 from voxtral_build.errors import CheckpointError
 from voxtral_build.matrix import CheckpointSource
 from voxtral_build.tensor_file import read_header
 
 log = logging.getLogger(__name__)
 
-FILES = (PARAMS, WEIGHTS, TOKENIZER)
-
 
 def run(*, source: CheckpointSource, output: Path) -> None:
     """Make a synthetic checkpoint in `output`, or link the files of a folder there.
 
     Raises:
-        CheckpointError: the folder lacks one of the three files, or its weights are a
-            Git-LFS pointer or cut short.
+        CheckpointError: the folder lacks one of the three files, one of them is a Git-LFS
+            pointer or a web page, or the header of the weights is wrong.
     """
     if source.synth is not None:
         from voxtral_build.steps import synth
@@ -29,15 +27,13 @@ def run(*, source: CheckpointSource, output: Path) -> None:
         return
     assert source.path is not None  # CheckpointSource has exactly one
     folder = source.path.expanduser().resolve()
-    missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing:
+    if folder == output.resolve():
         raise CheckpointError(
-            f"checkpoint folder {folder}: {', '.join(missing)} missing",
-            got=_listing(folder),
-            allowed=FILES,
-            next_step="point checkpoint.path in config/matrix.yaml at a folder that has "
-            "Mistral's three files",
+            "a checkpoint folder cannot be linked into itself",
+            got=folder,
+            next_step="name another output folder",
         )
+    require_files(folder)
     header = read_header(folder / WEIGHTS)
     log.info("%s: %d tensors", folder / WEIGHTS, len(header.tensors))
     output.mkdir(parents=True, exist_ok=True)
@@ -45,10 +41,3 @@ def run(*, source: CheckpointSource, output: Path) -> None:
         link = output / name
         link.unlink(missing_ok=True)
         link.symlink_to((folder / name).resolve())
-
-
-def _listing(folder: Path) -> str:
-    if not folder.is_dir():
-        return "not a folder"
-    names = sorted(path.name for path in folder.iterdir())
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") or "an empty folder"

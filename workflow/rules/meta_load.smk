@@ -1,6 +1,8 @@
-"""meta_load: every tensor's name, shape and dtype held against the model; none is read.
+"""meta_load: every tensor's name, shape and dtype held against the model, then every value read.
 
-What reads weights waits for the inventory, so that a wrong checkpoint fails at once.
+A wrong header fails in seconds. The values are read once, in blocks: one thread looks for
+NaN and infinity, another hashes. What reads weights waits for the inventory, so that a
+wrong checkpoint fails before any work.
 """
 
 
@@ -17,12 +19,12 @@ rule meta_load:
     benchmark:
         "logs/benchmarks/meta_load/inventory.tsv"
     priority: 1
-    threads: 1
+    threads: 2
     resources:
         mem_mb=1000,
     params:
         checkpoint=subpath(input.params, parent=True),
-        versions=tool_versions("torch", "pydantic"),
+        versions=tool_versions("torch", "pydantic", "numpy"),
     message:
         "meta_load: the checkpoint against the model (log: {log})"
     shell:
