@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from tests.factory import SCHEMES, SPEECH, Factory
 from tests.models import (
     ONE_LAYER,
     SETTINGS,
-    checkpoint,
     eager,
     random_embeds,
     random_mel,
@@ -26,21 +25,16 @@ from voxtral_build.backends.base import executorch_config
 from voxtral_build.backends.lowering import lower_program
 from voxtral_build.errors import ValidationError
 from voxtral_build.graph import bind_weights, load_graph
-from voxtral_build.matrix import Quant, Scheme, Variant
+from voxtral_build.matrix import Quant, Variant
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import AudioParams
 from voxtral_build.pte.inspect import describe, undelegated_linears
 from voxtral_build.quantization import quantize_tensor
 from voxtral_build.runtime.program import Program
-from voxtral_build.steps import export, link, lower, quantize, synth, validate
+from voxtral_build.steps import lower, synth
 
 pytestmark = pytest.mark.lowering
 
-SPEECH = Path(__file__).parent / "data" / "jfk_5s.wav"
-SCHEMES = {
-    "none": Scheme(encoder="none", decoder="none", embedding="none"),
-    "8da4w": Scheme(encoder="8da4w", decoder="8da4w", embedding="8w"),
-}
 CELLS = [("xnnpack", "none"), ("xnnpack", "8da4w"), ("portable", "none")]
 VARIANTS = [
     Variant(backend, "fp32", scheme, mode)
@@ -48,82 +42,6 @@ VARIANTS = [
     for mode in ("offline", "streaming")
 ]
 FLOAT = [variant for variant in VARIANTS if variant.scheme == "none"]
-
-
-class Factory:
-    """Builds each thing once, as Snakemake would, and remembers where it lies."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.checkpoint = checkpoint(ONE_LAYER)
-
-    def weights(self, unit):
-        key = unit.weights
-        if key is None:
-            return None
-        path = self.folder / f"{key.slug}.safetensors"
-        if not path.exists():
-            quantize.run(
-                checkpoint=self.checkpoint,
-                component=key.component,
-                quant=key.quant,
-                dtype=key.dtype,
-                output=path,
-            )
-        return path
-
-    def graph(self, unit):
-        path = self.folder / f"{unit.graph.slug}.pt2"
-        if not path.exists():
-            export.run(
-                params=self.checkpoint / "params.json",
-                graph=unit.graph,
-                settings=SETTINGS,
-                output=path,
-            )
-        return path
-
-    def unit(self, unit):
-        path = self.folder / f"{unit.slug}.pte"
-        if not path.exists():
-            self.lower(unit, path)
-        return path
-
-    def lower(self, unit, path):
-        lower.run(
-            checkpoint=self.checkpoint,
-            graph=self.graph(unit),
-            unit=unit,
-            weights=self.weights(unit),
-            settings=SETTINGS,
-            output=path,
-        )
-
-    def artifact(self, variant):
-        path = self.folder / variant.slug
-        if not path.exists():
-            link.run(
-                checkpoint=self.checkpoint,
-                mode=variant.mode,
-                settings=SETTINGS,
-                units=[self.unit(unit) for unit in variant.units(SCHEMES[variant.scheme])],
-                output=path,
-            )
-        return path
-
-    def validate(self, variant, output, **changes):
-        units = variant.units(SCHEMES[variant.scheme])
-        arguments = {
-            "artifact": self.artifact(variant),
-            "checkpoint": self.checkpoint,
-            "variant": variant,
-            "scheme": SCHEMES[variant.scheme],
-            "weights": {unit.component: self.weights(unit) for unit in units if unit.weights},
-            "settings": SETTINGS,
-            "audio": [SPEECH],
-            "output": output,
-        }
-        validate.run(**(arguments | changes))
 
 
 @pytest.fixture(scope="module")
@@ -345,22 +263,6 @@ def test_nothing_of_a_linear_is_left_outside_the_delegate(factory):
                 assert undelegated_linears(method) == 0
             else:
                 assert not method.delegates
-
-
-def test_quantized_artifacts_are_as_small_as_the_scheme_says(factory):
-    """4.5 bits a linear weight, 8 an embedding weight, against 32; the rest stays."""
-    sizes = {
-        scheme: (factory.artifact(Variant("xnnpack", "fp32", scheme, "offline")) / "model.pte")
-        .stat()
-        .st_size
-        for scheme in SCHEMES
-    }
-    encoder_linears = 4 * 64 * 64 + 3 * 64 * 96 + 256 * 96 + 96 * 96
-    decoder_linears = 2 * 96 * 128 + 2 * 96 * 64 + 3 * 96 * 128 + 2 * 96 * 32 + 1280 * 96
-    linears, embedding = encoder_linears + decoder_linears, 1280 * 96
-    promised = linears * (32 - 4.5) / 8 + embedding * (32 - 8) / 8
-    # Row sums and paddings of packed weights, and larger heads, eat some of it.
-    assert sizes["none"] - sizes["8da4w"] > 0.9 * promised
 
 
 def test_a_failed_step_leaves_no_output(factory, tmp_path):

@@ -38,7 +38,12 @@ def test_one_variant_from_nothing_and_then_nothing_to_do(repository, tmp_path):
     assert report["status"] == "validated"
     assert report["token_agreement"] == 1.0
     folder = (tmp_path / TARGET).parent
-    assert {path.name for path in folder.iterdir()} == {"model.pte", "tekken.json", "report.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        "model.pte",
+        "tekken.json",
+        "manifest.json",
+        "report.json",
+    }
     # Nothing half-written is left anywhere.
     assert list((tmp_path / "build").rglob("*.tmp")) == []
     assert set(describe(folder / "model.pte").methods) == {

@@ -68,7 +68,8 @@ def test_meta_load(steps: Recorder) -> None:
 
 def test_quantize(steps: Recorder) -> None:
     arguments = ["--component", "decoder", "--quant", "8da4w.g32", "--dtype", "fp32"]
-    assert cli.main(["quantize", *GIVEN, *arguments]) == 0
+    assert cli.main(["quantize", *GIVEN, *arguments, "--threads", "3"]) == 0
+    assert steps.arguments["threads"] == 3
     assert steps.arguments["component"] == "decoder"
     assert steps.arguments["quant"] == DA4W
 
@@ -96,14 +97,18 @@ def test_lower(steps: Recorder) -> None:
 
 
 def test_link(steps: Recorder) -> None:
-    assert cli.main(["link", *GIVEN, "--mode", "offline", "--unit", "a", "--unit", "b"]) == 0
+    units = ["--unit", "a", "--unit", "b"]
+    assert cli.main(["link", *GIVEN, *VARIANT, "--embedding", "none", *units]) == 0
     assert steps.arguments["units"] == [Path("a"), Path("b")]
+    assert steps.arguments["weights"] == {"decoder": Path("w")}
+    assert steps.arguments["variant"].mode == "offline"
 
 
-VALIDATE = [
-    *("validate", *GIVEN, "--artifact", "a", "--variant", "xnnpack-fp32-q-offline"),
-    *("--encoder", "none", "--decoder", "8da4w.g32", "--weights", "decoder=w", "--audio", "x.wav"),
+VARIANT = [
+    *("--variant", "xnnpack-fp32-q-offline"),
+    *("--encoder", "none", "--decoder", "8da4w.g32", "--weights", "decoder=w"),
 ]
+VALIDATE = ["validate", *GIVEN, *VARIANT, "--artifact", "a", "--audio", "x.wav"]
 
 
 def test_validate(steps: Recorder) -> None:
@@ -131,6 +136,7 @@ def test_a_scheme_that_cannot_be(steps: Recorder, capsys: pytest.CaptureFixture[
         (["download", "dir"], "one of the arguments --synth --path is required"),
         (["export", "--quant", "8da4"], "8da4w.g32"),
         (["validate", "--weights", "decoder"], "encoder|decoder|embedding=FILE"),
+        (["quantize", "--threads", "0"], "--threads: invalid"),
     ],
 )
 def test_wrong_arguments(
@@ -168,8 +174,8 @@ def test_interrupts_and_faults(steps: Recorder) -> None:
 
 
 def test_settings_out_of_bounds(steps: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["link", *GIVEN, "--mode", "offline", "--unit", "a", "--delay-tokens", "31"]
-    assert cli.main(arguments) == 2
+    variant = [*VARIANT, "--embedding", "none"]
+    assert cli.main(["link", *GIVEN, *variant, "--unit", "a", "--delay-tokens", "31"]) == 2
     assert "settings: delay_tokens" in capsys.readouterr().err
 
 
@@ -203,7 +209,7 @@ def test_list(
 
     assert cli.main([*arguments, "--json"]) == 0
     rows = {row["variant"]: row for row in json.loads(capsys.readouterr().out)}
-    assert len(rows) == 6
+    assert len(rows) == 10
     assert rows["xnnpack-fp32-none-streaming"]["status"] == "not built"
     assert rows["portable-fp32-none-offline"]["status"] == "built"
     assert rows["portable-fp32-none-offline"]["ms_per_step"] is None
@@ -215,7 +221,7 @@ def test_list(
 
     assert cli.main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 11
     assert lines[1].split()[-6:] == ["validated", "2.5", "MB", "3.0e-05", "99.5%", "12.2"]
 
 

@@ -37,6 +37,10 @@ def test_the_default_matrix(repository: Path) -> None:
         "xnnpack-fp32-none-streaming",
         "xnnpack-fp32-8da4w-offline",
         "xnnpack-fp32-8da4w-streaming",
+        "xnnpack-fp32-8w-offline",
+        "xnnpack-fp32-8w-streaming",
+        "xnnpack-fp32-8da8w-offline",
+        "xnnpack-fp32-8da8w-streaming",
         "portable-fp32-none-offline",
         "portable-fp32-none-streaming",
     ]
@@ -66,9 +70,9 @@ def test_units_of_a_quantized_variant(matrix_data: Data) -> None:
 def test_both_modes_share_the_embedding_and_both_backends_the_graphs(matrix_data: Data) -> None:
     matrix = Matrix.parse(matrix_data)
     units = [unit for variant in matrix.variants for unit in matrix.units(variant)]
-    assert len(units) == 18
-    assert len(set(units)) == 15
-    assert len({unit.graph for unit in units}) == 10
+    assert len(units) == 30
+    assert len(set(units)) == 23
+    assert len({unit.graph for unit in units}) == 18
 
 
 def test_an_unquantized_unit_has_no_weights_of_its_own(matrix_data: Data) -> None:
@@ -77,7 +81,9 @@ def test_an_unquantized_unit_has_no_weights_of_its_own(matrix_data: Data) -> Non
         assert unit.weights is None
 
 
-@pytest.mark.parametrize("slug", ["none", "8da4w.g32", "8da4w.g64", "8da4w.axis", "8w.axis"])
+@pytest.mark.parametrize(
+    "slug", ["none", "8da4w.g32", "8da4w.g64.hqq", "4w.axis", "8w.axis.skip", "8da8w.g128.hqq.skip"]
+)
 def test_quantization_slugs_round_trip(slug: str) -> None:
     assert Quant.parse(slug).slug == slug
 
@@ -88,7 +94,18 @@ def test_group_size_defaults_to_the_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "slug", ["", "8da4w", "8da4w.32", "8da4w.g0", "8da4w.g33", "none.g32", "9w.axis", "fpa4w.g32"]
+    "slug",
+    [
+        "",
+        "8da4w",
+        "8da4w.32",
+        "8da4w.g0",
+        "8da4w.g33",
+        "none.g32",
+        "9w.axis",
+        "fpa4w.g32",
+        "8w.axis.skip.hqq",
+    ],
 )
 def test_what_is_no_quantization_slug(slug: str) -> None:
     with pytest.raises(ConfigError):
@@ -178,9 +195,24 @@ def top(**values: object) -> Callable[[Data], None]:
         ),
         (
             decoder("8da4"),
-            ["schemes.8da4w.decoder.type: unknown", "8da4w, 8w", 'did you mean "8da4w"?'],
+            ["schemes.8da4w.decoder.type: unknown", "8w, 8da4w", 'did you mean "8da4w"?'],
         ),
-        (decoder("8w"), ["schemes.8da4w.decoder.type: 8w cannot", "allowed: none, 8da4w"]),
+        (
+            lambda data: data["schemes"]["8da4w"].update(embedding="8da4w"),
+            ["schemes.8da4w.embedding.type: 8da4w cannot", "allowed: none, 4w, 8w"],
+        ),
+        (
+            decoder({"type": "none", "algorithm": "hqq"}),
+            ["schemes.8da4w.decoder.algorithm: algorithm without quantization"],
+        ),
+        (
+            decoder({"type": "8w", "group_size": 32}),
+            ["xnnpack-fp32-8da4w-offline cannot be built", "one scale per row", "group_size: 0"],
+        ),
+        (
+            decoder("4w"),
+            ["xnnpack-fp32-8da4w-offline cannot be built", "float activations", "8da4w"],
+        ),
         (decoder("fpa4w"), ["schemes.8da4w.decoder.type: fpa4w", "Metal"]),
         (
             decoder({"type": "8da4w", "packing_format": "tile_packed_to_4d"}),
@@ -217,7 +249,7 @@ def top(**values: object) -> Callable[[Data], None]:
         ),
         (product(exclude=[{"backend": "xnnpack"}]), ["variants[1].exclude[0]: matches no"]),
         (product(exclude=[{"mod": "offline"}]), ["exclude[0].mod: unknown key", '"mode"']),
-        (product(exclude=[{"scheme": "8w"}]), ["variants[1].exclude[0].scheme: no such scheme"]),
+        (product(exclude=[{"scheme": "8x"}]), ["variants[1].exclude[0].scheme: no such scheme"]),
         (product(exclude=[{}]), ["variants[1].exclude[0]: leaves everything out"]),
         (product(exclude=[{"backend": "portable"}]), ["variants[1]: nothing is left"]),
     ],
@@ -256,7 +288,11 @@ def test_capabilities_speak_of_known_types_and_give_reasons() -> None:
         for name in (*capability.linear, *capability.embedding):
             assert name in QUANT_TYPES
         for name in capability.reasons:
-            assert name not in (*capability.dtypes, *capability.linear, *capability.embedding)
+            kind, _, groups = name.partition(" ")
+            if groups:
+                assert capability.linear[kind] == "axis"
+            else:
+                assert name not in (*capability.dtypes, *capability.linear)
 
 
 def test_the_schema_file_is_current(repository: Path) -> None:
@@ -269,5 +305,8 @@ def test_the_schema_file_is_current(repository: Path) -> None:
 def test_the_schema_takes_what_the_matrix_takes(matrix_data: Data) -> None:
     validator = jsonschema.Draft202012Validator(json_schema())
     validator.validate(matrix_data)
-    matrix_data["schemes"]["8da4w"]["decoder"] = "8w"
+    matrix_data["schemes"]["8da4w"]["decoder"] = {"type": "4w", "algorithm": "hqq"}
+    matrix_data["schemes"]["8da4w"]["encoder"] = {"type": "8w", "skip_incompatible_shapes": True}
+    validator.validate(matrix_data)
+    matrix_data["schemes"]["8da4w"]["embedding"] = "8da8w"
     assert not validator.is_valid(matrix_data)

@@ -2,77 +2,268 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
+
+import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
+from torch import nn
+from torchao.quantization import (
+    Int8DynamicActivationIntxWeightConfig,
+    IntxWeightOnlyConfig,
+    quantize_,
+)
+from torchao.quantization.granularity import PerAxis, PerGroup
 
 from tests.models import ONE_LAYER, builder, checkpoint
-from voxtral_build.errors import ConfigError
-from voxtral_build.matrix import Quant
+from voxtral_build.errors import BuildError, ConfigError
+from voxtral_build.matrix import COMPONENTS, QUANT_TYPES, Quant
 from voxtral_build.model.attention import STANDARD
-from voxtral_build.quantization import (
-    placeholder,
-    quantize_tensor,
-    quantized_names,
-    read_component,
-)
+from voxtral_build.quantization import placeholder, quantize_tensor, quantized_names
+from voxtral_build.quantized_file import pack_int4, read_component, unpack_int4
+from voxtral_build.row_blocks import BLOCK_VALUES, Pool, blocks, read_rows
 from voxtral_build.steps import quantize
+from voxtral_build.tensor_file import read_header
+from voxtral_build.weights import checkpoint_key
 
 DA4W, W8 = Quant.parse("8da4w.g32"), Quant.parse("8w.axis")
+QUANTS = [
+    Quant.parse(f"{name}.{grouping}{algorithm}")
+    for name in QUANT_TYPES
+    if name != "none"
+    for grouping in ("g32", "axis")
+    for algorithm in ("", ".hqq")
+]
+EMBEDDING_QUANTS = [quant for quant in QUANTS if QUANT_TYPES[quant.type].embedding]
 
 
-def test_8da4w_is_symmetric_per_group_with_bf16_scales():
-    """Against the closed form: q the nearest to w / s, s = bf16(max |w| / 7.5) in each group."""
-    weight = torch.randn(16, 96, generator=torch.Generator().manual_seed(0))
-    quantized = quantize_tensor(weight, DA4W)
-    groups = weight.view(16, 3, 32)
-    scale = (groups.abs().amax(-1) / 7.5).bfloat16().float()
-    assert torch.equal(quantized.scale, scale)
-    exact = (groups / scale.unsqueeze(-1)).clamp(-8, 7)
-    assert (quantized.qdata.view(16, 3, 32) - exact).abs().max() <= 0.5 + 1e-5
+def slug(quant: Quant) -> str:
+    return quant.slug
+
+
+def gaussian(rows: int, width: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
+
+
+def expected_error(bits: int, group: int) -> float:
+    """Relative RMS error of symmetric rounding of Gaussian values, in groups of `group`.
+
+    The step is the group's largest value over half the number of steps. Rounding to the
+    nearest is off by a uniform fraction of it, 1 / 12 in the mean square, except at that
+    largest value, which lies half-way between two steps: 1 / 4. E[max^2] is the integral of
+    the probability that the largest of `group` half-normals is above sqrt(t).
+    """
+    x = np.linspace(0, 8, 80_001)
+    below = np.array([math.erf(value / math.sqrt(2)) for value in x])
+    mean_square_of_max = np.trapezoid(2 * x * (1 - below**group), x)
+    half = 2 ** (bits - 1) - 0.5
+    return math.sqrt(mean_square_of_max / half**2 / 12 * (1 + 2 / group))
+
+
+@pytest.mark.parametrize("quant", QUANTS, ids=slug)
+def test_error_is_what_rounding_gaussian_weights_gives(quant):
+    weight = gaussian(256, 1024)
+    error = float((quantize_tensor(weight, quant).dequantize() - weight).norm() / weight.norm())
+    expected = expected_error(quant.bits, quant.group_size or 1024)
+    # HQQ looks for scales with less error than the largest value's, and finds some at 4 bits.
+    low = 0.8 if quant.algorithm == "hqq" else 0.98
+    assert low * expected <= error <= 1.02 * expected
+
+
+@pytest.mark.parametrize("quant", [q for q in QUANTS if q.algorithm == "affine"], ids=slug)
+def test_values_are_the_nearest_of_a_symmetric_grid(quant):
+    """Against the closed form: s = max |w| / (steps / 2), q the nearest to w / s."""
+    rows, width = 16, 96
+    weight = gaussian(rows, width)
+    quantized = quantize_tensor(weight, quant)
+    groups = weight.view(rows, -1, quant.group_size or width)
+    scale = groups.abs().amax(-1) / (2 ** (quant.bits - 1) - 0.5)
+    if quant.type == "8da4w":
+        scale = scale.bfloat16().float()
+    torch.testing.assert_close(quantized.scale, scale, rtol=1e-6, atol=0)
+    low, high = -(2 ** (quant.bits - 1)), 2 ** (quant.bits - 1) - 1
+    exact = (groups / quantized.scale.unsqueeze(-1)).clamp(low, high)
+    assert (quantized.qdata.view(groups.shape) - exact).abs().max() <= 0.5 + 1e-4
     assert torch.count_nonzero(quantized.zero_point) == 0
 
 
-def test_8w_is_symmetric_per_row():
-    weight = torch.randn(16, 96, generator=torch.Generator().manual_seed(0))
-    quantized = quantize_tensor(weight, W8)
-    scale = weight.abs().amax(-1, keepdim=True) / 127.5
-    torch.testing.assert_close(quantized.scale, scale)
-    torch.testing.assert_close(quantized.dequantize(), weight, atol=float(scale.max()), rtol=0)
+@pytest.mark.parametrize("quant", [q for q in QUANTS if q.type != "8da4w"], ids=slug)
+def test_torchao_quantizes_a_module_to_the_same(quant):
+    """Through its public call, which takes a module and a config."""
+    linear = nn.Linear(128, 48, bias=False)
+    mine = quantize_tensor(linear.weight.detach().clone(), quant)
+    granularity = PerGroup(quant.group_size) if quant.group_size else PerAxis(0)
+    target = torch.int4 if quant.bits == 4 else torch.int8
+    algorithm = "hqq_scale_only" if quant.algorithm == "hqq" else "affine"
+    if quant.type.startswith("8da"):
+        config = Int8DynamicActivationIntxWeightConfig(
+            weight_dtype=target,
+            weight_granularity=granularity,
+            intx_choose_qparams_algorithm=algorithm,
+        )
+    else:
+        config = IntxWeightOnlyConfig(
+            weight_dtype=target, granularity=granularity, intx_choose_qparams_algorithm=algorithm
+        )
+    quantize_(linear, config)
+    assert torch.equal(linear.weight.qdata, mine.qdata)
+    assert torch.equal(linear.weight.scale, mine.scale)
+    for name in ("block_size", "target_dtype", "dtype", "activation_quantization"):
+        assert getattr(linear.weight, name) == getattr(mine, name)
 
 
-@pytest.mark.parametrize("quant", [DA4W, W8, Quant.parse("8da4w.g64")], ids=lambda q: q.slug)
-def test_placeholder_has_the_layout_of_the_real_thing(quant):
-    real = quantize_tensor(torch.randn(24, 128), quant)
-    empty = placeholder(torch.Size((24, 128)), quant, torch.float32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("quant", QUANTS, ids=slug)
+def test_placeholder_has_the_layout_of_the_real_thing(quant, dtype):
+    real = quantize_tensor(torch.randn(24, 128).to(dtype), quant)
+    empty = placeholder(torch.Size((24, 128)), quant, dtype)
     for part in ("qdata", "scale", "zero_point"):
         assert getattr(real, part).shape == getattr(empty, part).shape
         assert getattr(real, part).dtype == getattr(empty, part).dtype
     assert real._quantization_type() == empty._quantization_type()
 
 
-def test_a_component_goes_through_its_file_unchanged(tmp_path):
+@pytest.mark.parametrize("quant", QUANTS, ids=slug)
+def test_bf16_weights_are_quantized_as_well_as_float32_ones(quant):
+    """Scales are rounded to bf16 before the weights are: off by rounding the scale at most."""
+    weight = gaussian(64, 256).bfloat16()
+    half = quantize_tensor(weight, quant)
+    whole = quantize_tensor(weight.float(), quant)
+    assert half.dtype == half.scale.dtype == torch.bfloat16
+    norm = weight.float().norm()
+    # The values times the scales, without rounding the product to bf16 again.
+    values = half.qdata.view(64, half.scale.shape[1], -1) * half.scale.float().unsqueeze(-1)
+    error = float((values.view(64, 256) - weight.float()).norm() / norm)
+    assert error <= 1.02 * float((whole.dequantize() - weight.float()).norm() / norm) + 2**-9
+
+
+def test_int4_packing():
+    """The even column in the lower half, each plus 8, as the layout says."""
+    values = torch.tensor([[-8, 7, 0, -1], [1, 2, -3, -4]], dtype=torch.int8)
+    assert pack_int4(values).tolist() == [[0xF0, 0x78], [0xA9, 0x45]]
+    every = torch.arange(-8, 8, dtype=torch.int8).repeat(16).view(16, 16)
+    assert torch.equal(unpack_int4(pack_int4(every)), every)
+
+
+def run(folder, component, quant, output, *, dtype="fp32", threads=2):
+    quantize.run(
+        checkpoint=folder,
+        component=component,
+        quant=quant,
+        dtype=dtype,
+        threads=threads,
+        output=output,
+    )
+    return json.loads(output.with_suffix(".json").read_text())
+
+
+CELLS = [
+    *(("encoder", quant) for quant in QUANTS),
+    *(("decoder", quant) for quant in QUANTS),
+    *(("embedding", quant) for quant in EMBEDDING_QUANTS),
+]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("component", "quant"), CELLS, ids=lambda value: getattr(value, "slug", value)
+)
+def test_a_component_goes_through_its_file_unchanged(tmp_path, component, quant, dtype):
     folder = checkpoint(ONE_LAYER)
     model = builder(folder, "offline", attention=STANDARD).meta_model()
-    for component, quant in (("encoder", DA4W), ("decoder", DA4W), ("embedding", W8)):
-        path = tmp_path / f"{component}.safetensors"
-        args = {"checkpoint": folder, "component": component, "quant": quant, "dtype": "fp32"}
-        quantize.run(**args, output=path)
-        read = read_component(path, model, component, quant, torch.float32)
-        source = load_file(folder / "consolidated.safetensors")
-        from voxtral_build.weights import checkpoint_key
+    path = tmp_path / "w.safetensors"
+    report = run(folder, component, quant, path, dtype=dtype)
+    torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
+    read = read_component(path, model, component, quant, torch_dtype)
+    source = load_file(folder / "consolidated.safetensors")
+    quantized = quantized_names(model, component, quant)
+    assert quantized == report["weights"].keys()
+    assert report["left_as_is"] == []
+    for name, tensor in read.items():
+        original = source[checkpoint_key(name)].to(torch_dtype)
+        if name not in quantized:
+            assert torch.equal(tensor, original)
+            continue
+        direct = quantize_tensor(original, quant)
+        if quant.algorithm == "affine":  # the search stops when all of a block has settled
+            assert torch.equal(tensor.qdata, direct.qdata)
+            assert torch.equal(tensor.scale, direct.scale)
+        assert tensor._quantization_type() == direct._quantization_type()
+        error = (tensor.dequantize().float() - original.float()).norm() / original.float().norm()
+        assert report["weights"][name]["relative_rms_error"] == pytest.approx(float(error), 1e-4)
 
-        quantized = quantized_names(model, component, quant)
-        assert quantized
-        for name, tensor in read.items():
-            original = source[checkpoint_key(name)].float()
-            if name in quantized:
-                assert torch.equal(tensor.qdata, quantize_tensor(original, quant).qdata)
-            else:
-                assert torch.equal(tensor, original)
-        first = path.read_bytes()
-        quantize.run(**args, output=path)
-        assert path.read_bytes() == first
+
+@pytest.mark.parametrize(
+    ("component", "quant"), CELLS, ids=lambda value: getattr(value, "slug", value)
+)
+def test_size_is_bits_per_weight_and_scales(tmp_path, component, quant):
+    """4 or 8 bits and a scale a group (bf16 for 8da4w, else float32); the rest in float32."""
+    folder = checkpoint(ONE_LAYER)
+    path = tmp_path / "w.safetensors"
+    report = run(folder, component, quant, path)
+    with safe_open(str(path), framework="pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    expected = 0.0
+    for name, shape in shapes.items():
+        if not name.endswith((".qdata", ".scale")):
+            expected += 4 * math.prod(shape)
+    source = read_header(folder / "consolidated.safetensors").tensors
+    for name, weight in report["weights"].items():
+        rows, width = source[checkpoint_key(name)].shape
+        scale_bits = 16 if quant.type == "8da4w" else 32
+        bits = quant.bits + scale_bits / (quant.group_size or width)
+        assert weight["bits_per_weight"] == pytest.approx(bits, rel=0.02)
+        expected += rows * width * bits / 8
+    header = int.from_bytes(path.read_bytes()[:8], "little") + 8
+    assert path.stat().st_size - header == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("algorithm", ["affine", "hqq"])
+def test_bytes_do_not_depend_on_the_number_of_threads(tmp_path, monkeypatch, algorithm):
+    monkeypatch.setattr("voxtral_build.row_blocks.BLOCK_VALUES", 1000)  # many blocks
+    quant = Quant(type="8da4w", algorithm=algorithm)
+    folder, contents = checkpoint(ONE_LAYER), []
+    for threads in (1, 5):
+        path = tmp_path / f"{threads}.safetensors"
+        report = run(folder, "decoder", quant, path, threads=threads)
+        contents.append((path.read_bytes(), report))
+    assert contents[0] == contents[1]
+
+
+def test_blocks_are_the_tensor():
+    folder = checkpoint(ONE_LAYER)
+    file = read_header(folder / "consolidated.safetensors")
+    for key, tensor in load_file(folder / "consolidated.safetensors").items():
+        info = file.tensors[key]
+        with file.path.open("rb", buffering=0) as handle:
+            parts = [read_rows(handle.fileno(), info, rows) for rows in blocks(info.shape)]
+        assert torch.equal(torch.cat(parts), tensor)
+    ranges = list(blocks((131072, 3072)))
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == 131072
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
+    assert max((end - begin) * 3072 for begin, end in ranges) <= BLOCK_VALUES
+
+
+def test_a_pool_keeps_the_order_and_few_results():
+    started = []
+
+    def items():
+        for item in range(100):
+            started.append(item)
+            yield item
+
+    with Pool(2) as pool:
+        results = pool.map(lambda item: item * item, items())
+        assert next(results) == 0
+        assert len(started) < 10  # the rest waits until there is room
+        assert list(results) == [item * item for item in range(1, 100)]
+        with pytest.raises(ZeroDivisionError):
+            list(pool.map(lambda item: 1 // item, [1, 0, 1]))
 
 
 def test_convolutions_and_norms_are_never_quantized():
@@ -87,14 +278,41 @@ def test_convolutions_and_norms_are_never_quantized():
 
 def test_a_group_size_that_does_not_fit_names_the_layer(tmp_path):
     with pytest.raises(ConfigError) as caught:
-        quantize.run(
-            checkpoint=checkpoint(ONE_LAYER),
-            component="encoder",
-            quant=Quant.parse("8da4w.g64"),
-            dtype="fp32",
-            output=tmp_path / "out",
-        )
+        run(checkpoint(ONE_LAYER), "encoder", Quant.parse("8da4w.g64"), tmp_path / "w.safetensors")
     assert "encoder.layers.0.feed_forward.w2" in caught.value.what
     assert caught.value.allowed is not None
     assert "32" in caught.value.allowed
+    assert caught.value.next_step is not None
+    assert "skip_incompatible_shapes" in caught.value.next_step
     assert list(tmp_path.iterdir()) == []
+
+
+def test_layers_that_do_not_fit_are_left_on_request(tmp_path):
+    folder = checkpoint(ONE_LAYER)
+    quant = Quant.parse("8da4w.g64.skip")
+    path = tmp_path / "w.safetensors"
+    report = run(folder, "encoder", quant, path)
+    # Widths of 96; the others are 64 and, in the adapter, 256.
+    assert report["left_as_is"] == [
+        "adapter.w_out.weight",
+        "encoder.layers.0.feed_forward.w2.weight",
+    ]
+    model = builder(folder, "offline", attention=STANDARD).meta_model()
+    read = read_component(path, model, "encoder", quant, torch.float32)
+    source = load_file(folder / "consolidated.safetensors")
+    for name in report["left_as_is"]:
+        assert torch.equal(read[name], source[checkpoint_key(name)].float())
+
+
+def test_other_weights_are_refused(tmp_path):
+    folder = checkpoint(ONE_LAYER)
+    path = tmp_path / "w.safetensors"
+    run(folder, "embedding", W8, path)
+    model = builder(folder, "offline", attention=STANDARD).meta_model()
+    with pytest.raises(BuildError, match="other weights") as caught:
+        read_component(path, model, "embedding", Quant.parse("4w.g32"), torch.float32)
+    assert "quant 8w.axis" in str(caught.value)
+    for component in COMPONENTS:
+        if component != "embedding":
+            with pytest.raises(BuildError, match="other weights"):
+                read_component(path, model, component, W8, torch.float32)

@@ -24,11 +24,11 @@ STAGES = ("download", "meta_load", "quantize", "export", "lower", "link", "valid
 ALL = {
     "download": 1,
     "meta_load": 1,
-    "quantize": 3,
-    "export": 10,
-    "lower": 15,
-    "link": 6,
-    "validate": 6,
+    "quantize": 7,
+    "export": 18,
+    "lower": 23,
+    "link": 10,
+    "validate": 10,
 }
 
 
@@ -92,12 +92,14 @@ class Workspace:
         files += [build / "checkpoint" / name for name in names]
         for variant in matrix.variants:
             artifact = self.folder / "artifacts" / variant.slug
-            files += [artifact / name for name in ("model.pte", "tekken.json", "report.json")]
+            names = ("model.pte", "tekken.json", "manifest.json", "report.json")
+            files += [artifact / name for name in names]
             for unit in matrix.units(variant):
                 files.append(build / "graphs" / f"{unit.graph.slug}.pt2")
                 files.append(build / "units" / f"{unit.slug}.pte")
                 if unit.weights:
-                    files.append(build / "weights" / f"{unit.weights.slug}.safetensors")
+                    weights = build / "weights" / f"{unit.weights.slug}.safetensors"
+                    files += [weights, weights.with_suffix(".json")]
         for file in files:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(file.name, encoding="utf-8")
@@ -117,7 +119,7 @@ def test_the_default_matrix(workspace: Workspace) -> None:
 
 def test_one_backend(workspace: Workspace) -> None:
     xnnpack, portable = workspace.plan("xnnpack"), workspace.plan("portable")
-    assert xnnpack.stages == {**ALL, "lower": 10, "link": 4, "validate": 4}
+    assert xnnpack.stages == {**ALL, "lower": 18, "link": 8, "validate": 8}
     assert not [job for job in xnnpack.jobs if "portable" in job]
     assert portable.stages == {
         **dict.fromkeys(("download", "meta_load"), 1),
@@ -154,6 +156,11 @@ def test_a_change_rebuilds_what_depends_on_it(workspace: Workspace) -> None:
     assert regrouped.stages == {"quantize": 1, "export": 2, "lower": 2, "link": 2, "validate": 2}
     changed = ("decoder", *variants)
     assert all(any(name in job for name in changed) for job in regrouped.jobs)
+
+    # The algorithm chooses values, not their layout: the graphs stay.
+    scheme["decoder"] = {"type": "8da4w", "algorithm": "hqq"}
+    searched = workspace.plan()
+    assert searched.stages == {"quantize": 1, "lower": 2, "link": 2, "validate": 2}
 
     scheme["decoder"] = "8da4w"
     workspace.data["settings"]["delay_tokens"] = 7

@@ -1,4 +1,4 @@
-"""The command line: one subcommand a stage, and `list`, `inspect` and `schema`.
+"""The command line: one subcommand a stage, and `list`, `footprint`, `inspect` and `schema`.
 
 Stages import torch and ExecuTorch, which takes seconds: each is imported where it runs.
 stdout carries data, stderr the log.
@@ -30,7 +30,6 @@ from voxtral_build.matrix import (
     Graph,
     Matrix,
     Method,
-    Mode,
     Quant,
     Scheme,
     Settings,
@@ -117,6 +116,7 @@ def _quantize(args: argparse.Namespace) -> None:
         component=args.component,
         quant=args.quant,
         dtype=args.dtype,
+        threads=args.threads,
         output=args.output,
     )
 
@@ -141,7 +141,9 @@ def _lower(args: argparse.Namespace) -> None:
 def _link(args: argparse.Namespace) -> None:
     _step("link")(
         checkpoint=args.checkpoint,
-        mode=args.mode,
+        variant=args.variant,
+        scheme=_scheme(args),
+        weights=dict(args.weights),
         settings=_settings(args),
         units=args.unit,
         output=args.output,
@@ -153,7 +155,7 @@ def _validate(args: argparse.Namespace) -> None:
         artifact=args.artifact,
         checkpoint=args.checkpoint,
         variant=args.variant,
-        scheme=Scheme.checked({name: vars(args)[name] for name in COMPONENTS}, "scheme"),
+        scheme=_scheme(args),
         weights=dict(args.weights),
         settings=_settings(args),
         audio=args.audio,
@@ -170,6 +172,19 @@ def _inspect(args: argparse.Namespace) -> None:
 def _list(args: argparse.Namespace) -> None:
     table = listing.rows(Matrix.load(args.config), args.artifacts)
     print(listing.as_json(table) if args.json else listing.as_text(table))
+
+
+def _footprint(args: argparse.Namespace) -> None:
+    matrix = Matrix.load(args.config)
+    footprint = importlib.import_module("voxtral_build.footprint")
+    table = importlib.import_module("voxtral_build.footprint_table")
+    if args.params is None:
+        config = footprint.source_config(matrix.checkpoint)
+    else:
+        config = footprint.ModelConfig.load(args.params)
+    settings = _settings(args, matrix.settings)
+    rows = footprint.footprints(matrix, config, settings, args.artifacts)
+    print(table.as_json(rows) if args.json else table.as_text(rows))
 
 
 def _schema(_: argparse.Namespace) -> None:
@@ -199,6 +214,15 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("--artifacts", type=Path, default=Path("artifacts"), metavar="DIR")
     sub.add_argument("--json", action="store_true", help="for programs")
 
+    sub = add("footprint", _footprint, "show the memory that each variant takes")
+    sub.add_argument("--config", type=Path, default=Path("config/matrix.yaml"), metavar="FILE")
+    sub.add_argument("--artifacts", type=Path, default=Path("artifacts"), metavar="DIR")
+    sub.add_argument(
+        "--params", type=Path, metavar="FILE", help="params.json of another model than the matrix's"
+    )
+    sub.add_argument("--json", action="store_true", help="for programs: every method, in bytes")
+    _add_settings(sub)
+
     sub = add("inspect", _inspect, "show what is in a .pte file")
     sub.add_argument("file", type=Path, metavar="FILE.pte")
     sub.add_argument("--json", action="store_true", help="for programs")
@@ -226,7 +250,14 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("--component", choices=get_args(Component), required=True)
     sub.add_argument("--quant", type=_parsed(Quant.parse), required=True, metavar="QUANT")
     sub.add_argument("--dtype", choices=get_args(Dtype), required=True)
-    _add_output(sub, "a safetensors file")
+    sub.add_argument(
+        "--threads",
+        type=_parsed_count,
+        default=os.cpu_count(),
+        metavar="N",
+        help="cores to use; default: all",
+    )
+    _add_output(sub, "a safetensors file; a report is written beside it, with the ending .json")
 
     sub = add("export", _export, "export one method as a graph without weights")
     sub.add_argument("--params", type=Path, required=True, metavar="FILE", help="params.json")
@@ -249,7 +280,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = add("link", _link, "join units into an artifact")
     _add_checkpoint(sub)
-    sub.add_argument("--mode", choices=get_args(Mode), required=True)
+    _add_variant(sub)
     sub.add_argument(
         "--unit", type=Path, action="append", required=True, metavar="PTE", help="repeatable"
     )
@@ -259,19 +290,7 @@ def make_parser() -> argparse.ArgumentParser:
     sub = add("validate", _validate, "run an artifact and hold it against the model in eager")
     sub.add_argument("--artifact", type=Path, required=True, metavar="DIR")
     _add_checkpoint(sub)
-    sub.add_argument("--variant", type=_parsed(Variant.parse), required=True, metavar="VARIANT")
-    for component in COMPONENTS:
-        sub.add_argument(
-            f"--{component}", type=_parsed(Quant.parse), required=True, metavar="QUANT"
-        )
-    sub.add_argument(
-        "--weights",
-        type=_component_file,
-        action="append",
-        default=[],
-        metavar="COMPONENT=FILE",
-        help="from quantize; repeatable",
-    )
+    _add_variant(sub)
     sub.add_argument("--audio", type=Path, nargs="+", required=True, metavar="WAV")
     _add_settings(sub)
     _add_output(sub, "report.json")
@@ -293,6 +312,26 @@ def _add_method(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--quant", type=_parsed(Quant.parse), required=True, metavar="QUANT")
 
 
+def _add_variant(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--variant", type=_parsed(Variant.parse), required=True, metavar="VARIANT")
+    for component in COMPONENTS:
+        sub.add_argument(
+            f"--{component}", type=_parsed(Quant.parse), required=True, metavar="QUANT"
+        )
+    sub.add_argument(
+        "--weights",
+        type=_component_file,
+        action="append",
+        default=[],
+        metavar="COMPONENT=FILE",
+        help="from quantize; repeatable",
+    )
+
+
+def _scheme(args: argparse.Namespace) -> Scheme:
+    return Scheme.checked({name: vars(args)[name] for name in COMPONENTS}, "scheme")
+
+
 def _add_settings(sub: argparse.ArgumentParser) -> None:
     group = sub.add_argument_group("settings")
     for name, info in Settings.model_fields.items():
@@ -309,9 +348,9 @@ def _add_settings(sub: argparse.ArgumentParser) -> None:
         )
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def _settings(args: argparse.Namespace, default: Settings | None = None) -> Settings:
     given = {name: vars(args)[name] for name in Settings.model_fields if name in args}
-    return Settings.checked(given, "settings")
+    return Settings.checked((default.model_dump() if default else {}) | given, "settings")
 
 
 def _seed(text: str) -> int:
@@ -319,6 +358,13 @@ def _seed(text: str) -> int:
     if seed < 0:
         raise ValueError(text)
     return seed
+
+
+def _parsed_count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError(text)
+    return count
 
 
 def _parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:

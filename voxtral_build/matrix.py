@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,7 @@ Dtype = Literal["fp32", "bf16"]
 Backend = Literal["xnnpack", "portable"]
 Method = Literal["audio_encoder", "encode_audio_chunk", "text_decoder", "token_embedding"]
 Component = Literal["encoder", "decoder", "embedding"]
+Algorithm = Literal["affine", "hqq"]
 Fidelity = Literal["reference", "executorch"]
 SynthSize = Literal["toy", "mid", "full"]
 
@@ -61,21 +62,24 @@ class QuantType:
     """One way to quantize.
 
     Attributes:
+        bits: of a weight.
         group_size: the default number of weights that share a scale; 0 is per axis.
-        linear, embedding: what it can be applied to.
+        embedding: whether an embedding can be quantized so; linears always can.
     """
 
+    bits: int
     group_size: int
-    linear: bool
     embedding: bool
 
 
 QUANT_TYPES = {
-    "none": QuantType(group_size=0, linear=True, embedding=True),
-    "8da4w": QuantType(group_size=32, linear=True, embedding=False),
-    "8w": QuantType(group_size=0, linear=False, embedding=True),
+    "none": QuantType(bits=0, group_size=0, embedding=True),
+    "4w": QuantType(bits=4, group_size=32, embedding=True),
+    "8w": QuantType(bits=8, group_size=0, embedding=True),
+    "8da4w": QuantType(bits=4, group_size=32, embedding=False),
+    "8da8w": QuantType(bits=8, group_size=0, embedding=False),
 }
-LINEAR_TYPES = tuple(name for name, kind in QUANT_TYPES.items() if kind.linear)
+LINEAR_TYPES = tuple(QUANT_TYPES)
 EMBEDDING_TYPES = tuple(name for name, kind in QUANT_TYPES.items() if kind.embedding)
 
 # Layouts that ExecuTorch has for a backend that is not in this matrix.
@@ -89,7 +93,10 @@ _ELSEWHERE = {
 class Quant(StrictModel):
     """How the weights of a component are quantized."""
 
-    type: str = Field(description="none; 8da4w (int8 activations, int4 weights); 8w (int8 weights)")
+    type: str = Field(
+        description="none; 4w or 8w (int4 or int8 weights); 8da4w or 8da8w (the same, and each "
+        "token's activations to int8 as it runs)"
+    )
     group_size: int = Field(
         default=0,
         ge=0,
@@ -97,6 +104,18 @@ class Quant(StrictModel):
         strict=True,
         description="Weights that share a scale; 0 is one scale per output row. "
         "Default: 32 for 4-bit types, 0 for 8-bit ones.",
+    )
+    algorithm: Algorithm = Field(
+        default="affine",
+        description="How scales are chosen. affine: from the largest weight of each group, the "
+        "same bytes on every CPU. hqq: by a search for the least squared error, whose bytes "
+        "depend on the CPU.",
+    )
+    skip_incompatible_shapes: bool = Field(
+        default=False,
+        strict=True,
+        description="Leave layers that the group size does not divide unquantized, and say so in "
+        "the manifest; otherwise such a layer is an error.",
     )
 
     @model_validator(mode="before")
@@ -129,22 +148,39 @@ class Quant(StrictModel):
 
     @model_validator(mode="after")
     def _nothing_to_group(self) -> Self:
-        if self.type == "none" and self.group_size:
-            raise mistake(
-                "a group size without quantization",
-                got=self.group_size,
-                allowed="no group_size",
-                next_step="remove it, or set a type",
-                at=("group_size",),
-            )
+        if self.type == "none":
+            for name, info in type(self).model_fields.items():
+                if name != "type" and getattr(self, name) != info.default:
+                    raise mistake(
+                        f"{name} without quantization",
+                        got=getattr(self, name),
+                        allowed=f"no {name}",
+                        next_step="remove it, or set a type",
+                        at=(name,),
+                    )
         return self
 
     @property
+    def bits(self) -> int:
+        """Bits of a quantized weight, without its share of the scale; 0 where nothing is."""
+        return QUANT_TYPES[self.type].bits
+
+    @property
+    def layout(self) -> Quant:
+        """The same without the choice of values: what a graph depends on."""
+        return self.model_copy(update={"algorithm": "affine"})
+
+    @property
     def slug(self) -> str:
-        """Its name in file names: `none`, `8da4w.g32`, `8w.axis`."""
+        """Its name in file names: `none`, `8da4w.g32`, `8w.axis`, `8da4w.g128.hqq.skip`."""
         if self.type == "none":
             return self.type
-        return f"{self.type}.{f'g{self.group_size}' if self.group_size else 'axis'}"
+        parts = [self.type, f"g{self.group_size}" if self.group_size else "axis"]
+        if self.algorithm != "affine":
+            parts.append(self.algorithm)
+        if self.skip_incompatible_shapes:
+            parts.append("skip")
+        return ".".join(parts)
 
     @classmethod
     def parse(cls, slug: str) -> Quant:
@@ -153,20 +189,30 @@ class Quant(StrictModel):
         Raises:
             ConfigError: not a slug.
         """
-        name, _, grouping = slug.partition(".")
-        match = re.fullmatch(r"g([1-9][0-9]*)|axis", grouping)
-        if name == "none" and not grouping:
-            return cls(type=name)
-        if match is None or name == "none":
+        if slug == "none":
+            return cls(type=slug)
+        match = _SLUG.fullmatch(slug)
+        if match is None:
             raise ConfigError(
                 "not a quantization",
                 got=slug,
-                allowed=[
-                    cls(type=name).slug if name == "none" else f"{name}.g32, {name}.axis"
-                    for name in QUANT_TYPES
-                ],
+                allowed="none, or <type>.<grouping>[.hqq][.skip], such as 8da4w.g32 or 8w.axis.hqq",
             )
-        return cls.checked({"type": name, "group_size": int(match[1] or 0)}, slug)
+        return cls.checked(
+            {
+                "type": match["type"],
+                "group_size": int(match["group"] or 0),
+                "algorithm": match["algorithm"] or "affine",
+                "skip_incompatible_shapes": bool(match["skip"]),
+            },
+            slug,
+        )
+
+
+_SLUG = re.compile(
+    r"(?P<type>[a-z0-9]+)\.(?:g(?P<group>[1-9][0-9]*)|axis)"
+    r"(?:\.(?P<algorithm>hqq))?(?:\.(?P<skip>skip))?"
+)
 
 
 def _refuse_elsewhere(name: object, *, at: str) -> None:
@@ -195,23 +241,20 @@ def _only(types: tuple[str, ...], what: str) -> Any:
         return quant
 
     names = {"enum": list(types), "type": "string"}
-    group_size = {
-        "description": Quant.model_fields["group_size"].description,
-        "minimum": 0,
-        "multipleOf": 32,
-        "type": "integer",
-    }
+    fields = Quant.model_json_schema()["properties"]
+    # The default group size is the type's, which a schema cannot say.
+    del fields["group_size"]["default"]
     schema = {
         "anyOf": [
             names,
             {
                 "additionalProperties": False,
-                "properties": {"group_size": group_size, "type": names},
+                "properties": {**fields, "type": names},
                 "required": ["type"],
                 "type": "object",
             },
         ],
-        "description": f"Quantization of {what}: the type, or type and group_size.",
+        "description": f"Quantization of {what}: the type, or type and how.",
     }
     return AfterValidator(check), WithJsonSchema(schema)
 
@@ -310,57 +353,87 @@ class CheckpointSource(StrictModel):
 # --- what a backend can do ---------------------------------------------------------------
 
 
+Grouping = Literal["any", "axis"]
+
+
 @dataclass(frozen=True)
 class Capability:
     """What can be built for a backend.
 
     Attributes:
         dtypes: of activations and unquantized weights.
-        linear, embedding: types of quantization that lower and run.
+        linear, embedding: types of quantization that lower and run, each with any group
+            size or per axis only.
         attention: the family its graphs are exported with.
         host: where its units can be lowered.
-        reasons: why a dtype or type of quantization is not possible.
+        reasons: why a dtype, a type of quantization, or its groups (`4w groups`) are not
+            possible.
     """
 
     dtypes: tuple[Dtype, ...]
-    linear: tuple[str, ...]
-    embedding: tuple[str, ...]
+    linear: Mapping[str, Grouping]
+    embedding: Mapping[str, Grouping]
     attention: str
     host: str
     reasons: Mapping[str, str] = field(default_factory=dict)
 
-    def objections(self, dtype: Dtype, scheme: Scheme) -> list[tuple[str, str, tuple[str, ...]]]:
-        """What of a cell is not possible: (field, got, allowed)."""
-        wishes: list[tuple[str, str, tuple[str, ...]]] = [("dtype", dtype, self.dtypes)]
+    def objections(self, dtype: Dtype, scheme: Scheme) -> Iterator[Objection]:
+        """What of a cell is not possible."""
+        if dtype not in self.dtypes:
+            yield Objection("dtype", dtype, ", ".join(self.dtypes), self.reasons.get(dtype))
         for component in COMPONENTS:
-            allowed = self.embedding if component == "embedding" else self.linear
-            wishes.append((f"{component} quantization", scheme.of(component).type, allowed))
-        return [wish for wish in wishes if wish[1] not in wish[2]]
+            quant = scheme.of(component)
+            possible = self.embedding if component == "embedding" else self.linear
+            if quant.type not in possible:
+                allowed = ", ".join(possible)
+                reason = self.reasons.get(quant.type)
+                yield Objection(f"{component} quantization", quant.type, allowed, reason)
+            elif possible[quant.type] == "axis" and quant.group_size:
+                got = f"{quant.type} with group size {quant.group_size}"
+                reason = self.reasons.get(f"{quant.type} groups")
+                yield Objection(f"{component} quantization", got, "group_size: 0", reason)
 
+
+@dataclass(frozen=True)
+class Objection:
+    """Why a cell cannot be built."""
+
+    what: str
+    got: str
+    allowed: str
+    reason: str | None
+
+
+_EIGHT_BIT_GROUPS = "XNNPACK has 8-bit kernels with one scale per row only"
 
 CAPABILITIES: dict[Backend, Capability] = {
     "xnnpack": Capability(
         dtypes=("fp32",),
-        linear=("none", "8da4w"),
-        embedding=("none", "8w"),
+        linear={"none": "any", "4w": "axis", "8w": "axis", "8da4w": "any", "8da8w": "axis"},
+        embedding={"none": "any", "4w": "any", "8w": "any"},
         attention="custom_sdpa",
         host="any",
         reasons={
-            "bf16": "XNNPACK's partitioner delegates nothing in bf16, without an error: the "
-            "whole model would run on the slow portable kernels",
+            "bf16": "unasked, XNNPACK's partitioner delegates nothing in bf16, without an error; "
+            "asked (enable_bf16), it writes a program that no runtime loads",
+            "4w groups": "XNNPACK multiplies float activations with int4 weights of one scale "
+            "per row only; with groups it takes int4 weights for int8 activations (8da4w)",
+            "8w groups": _EIGHT_BIT_GROUPS,
+            "8da8w groups": _EIGHT_BIT_GROUPS,
         },
     ),
     "portable": Capability(
-        dtypes=("fp32",),
-        linear=("none",),
-        embedding=("none", "8w"),
+        dtypes=("fp32", "bf16"),
+        linear={"none": "any"},
+        embedding={"none": "any", "4w": "any", "8w": "any"},
         attention="custom_sdpa",
         host="any",
         reasons={
-            "bf16": "how far bf16 on portable kernels may be from the model has not been settled, "
-            "and nothing is published unvalidated",
-            "8da4w": "there is no portable kernel for torchao's choose_qparams_affine, "
-            "quantize_affine and dequantize_affine",
+            **dict.fromkeys(
+                ("4w", "8w", "8da4w", "8da8w"),
+                "there is no portable kernel for torchao's choose_qparams_affine, "
+                "quantize_affine and dequantize_affine",
+            ),
         },
     ),
 }
@@ -418,7 +491,7 @@ class Unit(_Named):
     def graph(self) -> Graph:
         """The graph it is lowered from."""
         attention = CAPABILITIES[self.backend].attention
-        return Graph(attention, self.dtype, self.method, self.mode, self.quant)
+        return Graph(attention, self.dtype, self.method, self.mode, self.quant.layout)
 
     @property
     def weights(self) -> WeightsKey | None:
@@ -580,15 +653,16 @@ class Matrix(StrictModel):
 
     def _check_possible(self, cell: Variant, at: tuple[str | int, ...]) -> None:
         capability = CAPABILITIES[cell.backend]
-        for what, got, allowed in capability.objections(cell.dtype, self.schemes[cell.scheme]):
-            reason = capability.reasons.get(got, f"{cell.backend} does not take it")
+        for objection in capability.objections(cell.dtype, self.schemes[cell.scheme]):
+            reason = objection.reason or f"{cell.backend} does not take it"
+            is_dtype = objection.what == "dtype"
             raise mistake(
                 f"{cell.slug} cannot be built: {reason}",
-                got=f"{what} {got} with backend {cell.backend}",
-                allowed=f"{what} {', '.join(allowed)}",
+                got=f"{objection.what} {objection.got} with backend {cell.backend}",
+                allowed=f"{objection.what} {objection.allowed}",
                 next_step="give this backend a product of its own, or add to this one "
                 f"`exclude: [{{backend: {cell.backend}, "
-                f"{f'dtype: {got}' if what == 'dtype' else f'scheme: {cell.scheme}'}}}]`",
+                f"{f'dtype: {cell.dtype}' if is_dtype else f'scheme: {cell.scheme}'}}}]`",
                 at=at,
             )
 

@@ -9,6 +9,7 @@ from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD, AttentionFamily
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchBackendConfig
+    from torch.export import ExportedProgram
 
 # By the name that `matrix.CAPABILITIES` gives a backend's graphs.
 FAMILIES: dict[str, AttentionFamily] = {family.name: family for family in (CUSTOM_SDPA, STANDARD)}
@@ -23,6 +24,10 @@ class Backend(Protocol):
     """
 
     delegates_linears: bool
+
+    def prepare(self, program: ExportedProgram) -> None:
+        """Rewrite a graph, in place, into the form that the backend takes."""
+        ...
 
     def partitioners(self) -> Sequence[Any]:
         """ExecuTorch partitioners in the order they are asked."""

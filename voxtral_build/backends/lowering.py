@@ -24,6 +24,7 @@ def lower_program(
     """
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
+    backend.prepare(program)
     edge = to_edge_transform_and_lower(
         {method: program},
         partitioner={method: list(backend.partitioners())},

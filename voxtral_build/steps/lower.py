@@ -15,7 +15,7 @@ from voxtral_build.graph import bind_weights, load_graph
 from voxtral_build.matrix import COMPONENT_OF, Settings, Unit
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
-from voxtral_build.quantization import load_tensors
+from voxtral_build.quantized_file import load_tensors
 from voxtral_build.weights import TORCH_DTYPES
 
 log = logging.getLogger(__name__)

@@ -1,30 +1,39 @@
-"""Quantize one component, one tensor at a time, from file to file."""
+"""Quantize one component, from file to file, a block of rows at a time."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator
+import time
+from dataclasses import asdict
 from pathlib import Path
 
-from torch import Tensor
-
 from voxtral_build.checkpoint import PARAMS
+from voxtral_build.files import write_text
 from voxtral_build.matrix import Component, Dtype, Quant, Settings
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
-from voxtral_build.quantization import write_component
-from voxtral_build.weights import TORCH_DTYPES, parameter_names, read_tensors
+from voxtral_build.quantized_file import write_component
+from voxtral_build.weights import TORCH_DTYPES
 
 log = logging.getLogger(__name__)
 
 
 def run(
-    *, checkpoint: Path, component: Component, quant: Quant, dtype: Dtype, output: Path
+    *,
+    checkpoint: Path,
+    component: Component,
+    quant: Quant,
+    dtype: Dtype,
+    threads: int,
+    output: Path,
 ) -> None:
-    """Write the component's weights, quantized, as safetensors.
+    """Write the component's weights, quantized, as safetensors; a report beside them.
 
-    They serve both modes and every backend that takes the format.
+    They serve both modes and every backend that takes the format. The report, `output`
+    with the ending `.json`, has the file's sha256, each weight's error and bits, and which
+    layers were left as they are.
 
     Raises:
         ConfigError: the group size does not fit a layer.
@@ -32,14 +41,18 @@ def run(
     config = ModelConfig.load(checkpoint / PARAMS)
     runtime = RuntimeConfig.resolve(config, Settings(), "offline")
     model = MethodBuilder(config, runtime, STANDARD).meta_model()
-    names = parameter_names(model, component)
-    torch_dtype = TORCH_DTYPES[dtype]
-
-    def tensors() -> Iterator[tuple[str, Tensor]]:
-        for index, name in enumerate(names):
-            yield name, read_tensors(checkpoint, [name], torch_dtype)[name]
-            if (index + 1) * 10 // len(names) > index * 10 // len(names):
-                log.info("%s %s: %d of %d tensors", component, quant.slug, index + 1, len(names))
-
-    digest = write_component(output, model, component, quant, torch_dtype, tensors())
-    log.info("%s: %d bytes, sha256 %s", output.name, output.stat().st_size, digest)
+    started = time.monotonic()
+    written = write_component(
+        output, checkpoint, model, component, quant, TORCH_DTYPES[dtype], threads
+    )
+    report = {"component": component, "quant": quant.model_dump(), "dtype": dtype}
+    write_text(output.with_suffix(".json"), json.dumps(report | asdict(written), indent=1) + "\n")
+    if written.left_as_is:
+        log.info("left unquantized: %s", ", ".join(written.left_as_is))
+    log.info(
+        "%s: %d bytes in %.0f s, sha256 %s",
+        output.name,
+        written.bytes,
+        time.monotonic() - started,
+        written.sha256,
+    )

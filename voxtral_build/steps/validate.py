@@ -38,7 +38,8 @@ from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.pte.inspect import describe, undelegated_linears
-from voxtral_build.quantization import dequantize, load_tensors, quantizes_activations
+from voxtral_build.quantization import dequantize, quantizes_activations
+from voxtral_build.quantized_file import load_tensors
 from voxtral_build.runtime.greedy import (
     Function,
     Methods,
@@ -49,7 +50,7 @@ from voxtral_build.runtime.greedy import (
     encode_streaming,
     pad_audio,
 )
-from voxtral_build.runtime.parity import Parity
+from voxtral_build.runtime.parity import BF16_GATE, QUANTIZED_GATE, Parity
 from voxtral_build.runtime.program import Program
 from voxtral_build.steps.link import MODEL
 from voxtral_build.tokenizer import StreamingTokens
@@ -72,12 +73,11 @@ class EagerModel:
     weights: Mapping[Component, Path]
     dtype: torch.dtype
 
-    def methods(self, *, float_activations: bool = False) -> Methods:
+    def methods(self, *, unrounded: bool = False) -> Methods:
         """Fresh methods (caches empty).
 
         Args:
-            float_activations: dequantize the weights first, so that no activation is
-                quantized.
+            unrounded: the same weights, with all activations and caches in float32.
         """
         methods = METHODS_OF[self.builder.runtime.mode]
         model = self.builder.meta_model()
@@ -86,10 +86,18 @@ class EagerModel:
             quant = self.scheme.of(component)
             weights = self.weights.get(component)
             tensors |= load_tensors(self.checkpoint, weights, model, component, quant, self.dtype)
-        if float_activations:
-            tensors = dequantize(tensors)
-        encode, decode, embed = self.builder.build(methods, tensors, self.dtype)
-        return Methods(encode, embed, decode, self.builder.runtime.decode_bound)
+        dtype = self.dtype
+        if unrounded:
+            dtype = torch.float32
+            tensors = {name: tensor.to(dtype) for name, tensor in dequantize(tensors).items()}
+        encode, decode, embed = self.builder.build(methods, tensors, dtype)
+        bound = self.builder.runtime.decode_bound
+        return Methods(_taking_any(encode, dtype), embed, _taking_any(decode, dtype), bound)
+
+
+def _taking_any(function: Function, dtype: torch.dtype) -> Function:
+    """Casts the first input, the mel frames or embeddings."""
+    return lambda inputs, *rest: function(inputs.to(dtype), *rest)
 
 
 def run(
@@ -185,9 +193,9 @@ def _measure(
 
     # Each method alone, on eager's inputs, so that one fault does not hide in another.
     got, want = inputs.outputs(encoder, artifact_methods), inputs.outputs(encoder, reference)
-    float_outputs = _float_activation_outputs(eager, encoder, inputs)
+    unrounded = _unrounded_outputs(eager, encoder, inputs)
     parities = {
-        name: Parity.of(got[name], want[name], float_outputs.get(name), name == "text_decoder")
+        name: Parity.of(got[name], want[name], unrounded.get(name), name == "text_decoder")
         for name in got
     }
 
@@ -200,7 +208,8 @@ def _measure(
     agreement = sum(a == b for a, b in zip(out, reference_out, strict=True)) / len(out)
     log.info("%d tokens in %.2f s, %.1f %% as eager's", steps, total_s, 100 * agreement)
 
-    failures = [text for name, parity in parities.items() for text in parity.failures(name)]
+    gate = QUANTIZED_GATE if eager.dtype == torch.float32 else BF16_GATE
+    failures = [text for name, parity in parities.items() for text in parity.failures(name, gate)]
     if agreement < MIN_TOKEN_AGREEMENT:
         failures.append(f"token_agreement {agreement:.3g}, at least {MIN_TOKEN_AGREEMENT}")
     methods: dict[str, Any] = {}
@@ -255,16 +264,23 @@ class ForcedInputs:
         }
 
 
-def _float_activation_outputs(
+def _unrounded_outputs(
     eager: EagerModel, encoder: Method, inputs: ForcedInputs
 ) -> dict[Method, Tensor]:
-    """What the methods that quantize activations would give if those stayed float."""
+    """What the methods that round their activations would give if those were float32.
+
+    An embedding looks values up: it rounds nothing, and is held to them exactly.
+    """
     quants: dict[Method, Quant] = {
         encoder: eager.scheme.encoder,
         "text_decoder": eager.scheme.decoder,
     }
-    dynamic = [name for name, quant in quants.items() if quantizes_activations(quant)]
-    if not dynamic:
+    rounding = [
+        name
+        for name, quant in quants.items()
+        if quantizes_activations(quant) or eager.dtype != torch.float32
+    ]
+    if not rounding:
         return {}
-    outputs = inputs.outputs(encoder, eager.methods(float_activations=True))
-    return {name: outputs[name] for name in dynamic}
+    outputs = inputs.outputs(encoder, eager.methods(unrounded=True))
+    return {name: outputs[name] for name in rounding}

@@ -123,7 +123,7 @@ def backend_artifacts(backend):
 
 def artifact_files(variants):
     """Files of whole artifacts: one that was lost is made again, though its report is there."""
-    names = ("model.pte", "tekken.json", "report.json")
+    names = ("model.pte", "tekken.json", "manifest.json", "report.json")
     return [
         f"artifacts/{variant.slug}/{name}" for variant in variants for name in names
     ]
@@ -164,6 +164,11 @@ def variant_weights(wildcards):
     """The quantized weights of a variant."""
     units = MATRIX.units(variant_of(wildcards))
     return [weights_path(unit.weights) for unit in units if unit.weights]
+
+
+def variant_weights_reports(wildcards):
+    """What `quantize` wrote beside them."""
+    return [str(Path(path).with_suffix(".json")) for path in variant_weights(wildcards)]
 
 
 def audio():
@@ -217,10 +222,6 @@ def method_flags(item):
     )
 
 
-def mode_flags(wildcards):
-    return flags(mode=variant_of(wildcards).mode)
-
-
 def unit_list_flags(wildcards):
     return " ".join(flags(unit=path) for path in variant_units(wildcards))
 
@@ -240,6 +241,14 @@ def scheme_flags(wildcards):
             ),
         ]
     )
+
+
+# Cores.
+
+
+def all_cores_if_large():
+    """Of a stage that is mostly start-up on a small checkpoint, and all work on a large one."""
+    return workflow.cores if checkpoint_mb() > 1000 else 1
 
 
 # Memory, in MB. Torch and ExecuTorch alone take about 1000.

@@ -1,4 +1,4 @@
-"""link: a variant's units joined into model.pte, with the tokenizer beside it."""
+"""link: a variant's units joined into model.pte, with tokenizer and manifest beside it."""
 
 
 rule link:
@@ -7,9 +7,11 @@ rule link:
         params=PARAMS,
         tokenizer=TOKENIZER,
         units=variant_units,
+        weights=variant_weights_reports,
     output:
         model="artifacts/{variant}/model.pte",
         tokenizer="artifacts/{variant}/tekken.json",
+        manifest="artifacts/{variant}/manifest.json",
     log:
         "logs/link/{variant}.log",
     benchmark:
@@ -19,7 +21,7 @@ rule link:
         mem_mb=1000,
     params:
         checkpoint=subpath(input.params, parent=True),
-        mode=mode_flags,
+        scheme=scheme_flags,
         settings=settings_flags(),
         units=unit_list_flags,
         folder=subpath(output.model, parent=True),
@@ -27,5 +29,5 @@ rule link:
     message:
         "link: {wildcards.variant} (log: {log})"
     shell:
-        "python -m voxtral_build link --checkpoint {params.checkpoint:q} {params.mode}"
+        "python -m voxtral_build link --checkpoint {params.checkpoint:q} {params.scheme}"
         " {params.settings} {params.units} --output {params.folder:q} 2> {log:q}"

@@ -8,14 +8,15 @@ rule quantize:
         params=PARAMS,
         weights=CHECKPOINT_WEIGHTS,
     output:
-        "build/weights/{weights}.safetensors",
+        weights="build/weights/{weights}.safetensors",
+        report="build/weights/{weights}.json",
     log:
         "logs/quantize/{weights}.log",
     benchmark:
         "logs/benchmarks/quantize/{weights}.tsv"
-    threads: 1
+    threads: all_cores_if_large()
     resources:
-        mem_mb=streaming_mb(),
+        mem_mb=1500,
     params:
         checkpoint=subpath(input.params, parent=True),
         weights=weights_flags,
@@ -24,4 +25,4 @@ rule quantize:
         "quantize: {wildcards.weights} (log: {log})"
     shell:
         "python -m voxtral_build quantize --checkpoint {params.checkpoint:q} {params.weights}"
-        " --output {output:q} 2> {log:q}"
+        " --threads {threads} --output {output.weights:q} 2> {log:q}"

@@ -1,0 +1,125 @@
+"""Artifacts built through the steps, as the workflow does, each thing once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.models import ONE_LAYER, SETTINGS, checkpoint
+from voxtral_build.checkpoint import WEIGHTS
+from voxtral_build.matrix import Scheme
+from voxtral_build.steps import export, link, lower, quantize, validate
+from voxtral_build.tensor_file import read_header
+from voxtral_build.weights import checkpoint_key
+
+SPEECH = Path(__file__).parent / "data" / "jfk_5s.wav"
+SCHEMES = {
+    "none": Scheme(encoder="none", decoder="none", embedding="none"),
+    "8da4w": Scheme(encoder="8da4w", decoder="8da4w", embedding="8w"),
+    "8w": Scheme(encoder="8w", decoder="8w", embedding="8w"),
+    "8da8w": Scheme(encoder="8da8w", decoder="8da8w", embedding="8w"),
+    "4w": Scheme(
+        encoder={"type": "4w", "group_size": 0},
+        decoder={"type": "4w", "group_size": 0},
+        embedding="4w",
+    ),
+    # Everything that a component can have of its own, and most layers left as they are.
+    "mixed": Scheme(
+        encoder={"type": "8da4w", "group_size": 0},
+        decoder={
+            "type": "8da4w",
+            "group_size": 64,
+            "algorithm": "hqq",
+            "skip_incompatible_shapes": True,
+        },
+        embedding={"type": "4w", "group_size": 0, "algorithm": "hqq"},
+    ),
+    "embedding_4w": Scheme(encoder="none", decoder="none", embedding="4w"),
+}
+
+
+class Factory:
+    """Builds each thing once, as Snakemake would, and remembers where it lies."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkpoint = checkpoint(ONE_LAYER)
+
+    def shape(self, name):
+        """Of a parameter, by the model's name."""
+        file = read_header(self.checkpoint / WEIGHTS)
+        return file.tensors[checkpoint_key(name)].shape
+
+    def weights(self, unit):
+        key = unit.weights
+        if key is None:
+            return None
+        path = self.folder / f"{key.slug}.safetensors"
+        if not path.exists():
+            quantize.run(
+                checkpoint=self.checkpoint,
+                component=key.component,
+                quant=key.quant,
+                dtype=key.dtype,
+                threads=1,
+                output=path,
+            )
+        return path
+
+    def variant_weights(self, variant):
+        units = variant.units(SCHEMES[variant.scheme])
+        return {unit.component: self.weights(unit) for unit in units if unit.weights}
+
+    def graph(self, unit):
+        path = self.folder / f"{unit.graph.slug}.pt2"
+        if not path.exists():
+            export.run(
+                params=self.checkpoint / "params.json",
+                graph=unit.graph,
+                settings=SETTINGS,
+                output=path,
+            )
+        return path
+
+    def unit(self, unit):
+        path = self.folder / f"{unit.slug}.pte"
+        if not path.exists():
+            self.lower(unit, path)
+        return path
+
+    def lower(self, unit, path):
+        lower.run(
+            checkpoint=self.checkpoint,
+            graph=self.graph(unit),
+            unit=unit,
+            weights=self.weights(unit),
+            settings=SETTINGS,
+            output=path,
+        )
+
+    def artifact(self, variant):
+        path = self.folder / variant.slug
+        if not path.exists():
+            scheme = SCHEMES[variant.scheme]
+            link.run(
+                checkpoint=self.checkpoint,
+                variant=variant,
+                scheme=scheme,
+                weights=self.variant_weights(variant),
+                settings=SETTINGS,
+                units=[self.unit(unit) for unit in variant.units(scheme)],
+                output=path,
+            )
+        return path
+
+    def validate(self, variant, output, **changes):
+        arguments = {
+            "artifact": self.artifact(variant),
+            "checkpoint": self.checkpoint,
+            "variant": variant,
+            "scheme": SCHEMES[variant.scheme],
+            "weights": self.variant_weights(variant),
+            "settings": SETTINGS,
+            "audio": [SPEECH],
+            "output": output,
+        }
+        validate.run(**(arguments | changes))

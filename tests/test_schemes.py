@@ -1,0 +1,86 @@
+"""Every scheme as an artifact: what runs is what was quantized, and as small as promised."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.factory import SCHEMES, Factory
+from voxtral_build.matrix import COMPONENT_OF, Variant
+from voxtral_build.pte.inspect import describe, undelegated_linears
+
+pytestmark = pytest.mark.lowering
+
+QUANTIZED = [name for name in SCHEMES if name not in ("none", "embedding_4w")]
+VARIANTS = [
+    *(
+        Variant("xnnpack", "fp32", scheme, mode)
+        for scheme in QUANTIZED
+        if scheme != "8da4w"  # in test_artifacts
+        for mode in ("offline", "streaming")
+    ),
+    *(Variant("portable", "bf16", scheme, "streaming") for scheme in ("none", "embedding_4w")),
+    Variant("portable", "bf16", "none", "offline"),
+]
+
+
+@pytest.fixture(scope="module")
+def factory(tmp_path_factory):
+    return Factory(tmp_path_factory.mktemp("factory"))
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.slug)
+def test_an_artifact_equals_quantized_eager_over_real_speech(factory, variant, tmp_path):
+    output = tmp_path / "report.json"
+    factory.validate(variant, output)
+    report = json.loads(output.read_text())
+    assert report["failures"] == []
+    assert report["token_agreement"] >= 0.95
+    for name, method in report["methods"].items():
+        if variant.backend == "xnnpack":
+            assert method["undelegated_linears"] == 0
+        quant = SCHEMES[variant.scheme].of(COMPONENT_OF[name])
+        # Float activations in float32: sums in another order, and nothing else.
+        if variant.dtype == "fp32" and not quant.type.startswith("8da"):
+            assert method["max_abs_difference"] <= 1e-5 * max(1, method["max_abs_output"])
+    manifest = json.loads((factory.artifact(variant) / "manifest.json").read_text())
+    assert manifest["variant"] == variant.slug
+
+
+@pytest.mark.parametrize("scheme", QUANTIZED)
+def test_a_quantized_artifact_is_as_small_as_its_scheme_says(factory, scheme):
+    """Against the same in float32; what was left as it is saves nothing."""
+    variant = Variant("xnnpack", "fp32", scheme, "streaming")
+    plain = Variant("xnnpack", "fp32", "none", "streaming")
+    size, full = ((factory.artifact(v) / "model.pte").stat().st_size for v in (variant, plain))
+    promised = 0.0
+    for path in factory.variant_weights(variant).values():
+        report = json.loads(path.with_suffix(".json").read_text())
+        for name, weight in report["weights"].items():
+            rows, width = factory.shape(name)
+            promised += rows * width * (32 - weight["bits_per_weight"]) / 8
+    # Paddings, and graphs that say more, eat some of it.
+    assert full - size > 0.93 * promised
+
+
+def test_the_manifest_tells_what_was_left_as_it_is(factory):
+    artifact = factory.artifact(Variant("xnnpack", "fp32", "mixed", "offline"))
+    components = json.loads((artifact / "manifest.json").read_text())["components"]
+    decoder = components["decoder"]
+    assert decoder["quantization"] == {
+        "type": "8da4w",
+        "group_size": 64,
+        "algorithm": "hqq",
+        "skip_incompatible_shapes": True,
+    }
+    # Of widths 96, 128 (both feed-forwards' and attention's outputs) and 32, groups of 64
+    # divide 128.
+    left = decoder["left_as_is"]
+    assert "decoder.output.weight" in left
+    assert "decoder.layers.0.ada_rms_norm_t_cond.2.weight" in left
+    assert "decoder.layers.0.attention.wo.weight" not in left
+    assert "decoder.layers.0.feed_forward.w2.weight" not in left
+    assert components["encoder"]["left_as_is"] == []
+    described = describe(artifact / "model.pte")
+    assert undelegated_linears(described.methods["text_decoder"]) == 0

@@ -1,0 +1,30 @@
+"""Changes to exported graphs that more than one backend needs."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch.fx import Graph, Node
+
+
+def linears(graph: Graph) -> list[Node]:
+    """The graph's linears: (activation, weight[, bias])."""
+    return list(graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default))
+
+
+def bias_of(linear: Node) -> Node | None:
+    """A linear's bias, where it has one."""
+    return cast("Node", linear.args[2]) if len(linear.args) > 2 else None
+
+
+def split_bias(linear: Node) -> None:
+    """Make the bias of a linear an addition of its own."""
+    bias = bias_of(linear)
+    if bias is None:
+        return
+    with linear.graph.inserting_after(linear):
+        add = linear.graph.call_function(torch.ops.aten.add.Tensor, (linear, bias))
+    add.meta = dict(linear.meta)
+    linear.replace_all_uses_with(add, delete_user_cb=lambda user: user is not add)
+    linear.args = linear.args[:2]
