@@ -1,6 +1,6 @@
 """Footprints: the formulas against plain arithmetic, against the model, and against programs.
 
-The arithmetic is the real model's, written out; where a figure of the seed document is
+The arithmetic is the real model's, written out; where a figure of ExecuTorch's notes is
 meant, its words are beside it, and `docs/FOOTPRINT.md` says which of them hold.
 """
 
@@ -186,7 +186,7 @@ def full_scheme(dtype: str, linears: str, embedding: str) -> int:
         # "~4 GB (8w)"
         ("fp32", "8w", "8w", LINEARS + ROWS * 4 + EMBEDDING + 131072 * 4 + REST * 4, "4.86 GB"),
         ("fp32", "8da8w", "8w", LINEARS + ROWS * 4 + EMBEDDING + 131072 * 4 + REST * 4, "4.86 GB"),
-        # "~2 GB (4w/8da4w)": with groups of 32 and an 8-bit embedding, as the seed exports
+        # "~2 GB (4w/8da4w)": with groups of 32 and an 8-bit embedding, as the notes export
         (
             *("fp32", "8da4w", "8w"),
             LINEARS // 2 + LINEARS // 32 * 2 + EMBEDDING + 131072 * 4 + REST * 4,

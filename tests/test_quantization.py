@@ -304,6 +304,15 @@ def test_layers_that_do_not_fit_are_left_on_request(tmp_path):
         assert torch.equal(read[name], source[checkpoint_key(name)].float())
 
 
+@pytest.mark.parametrize(
+    ("component", "quant"), [("embedding", DA4W), ("decoder", Quant.parse("none"))]
+)
+def test_what_cannot_be_quantized_so_is_refused(tmp_path, component, quant):
+    with pytest.raises(ConfigError, match=f"the {component} cannot be quantized so"):
+        run(checkpoint(ONE_LAYER), component, quant, tmp_path / "w.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_other_weights_are_refused(tmp_path):
     folder = checkpoint(ONE_LAYER)
     path = tmp_path / "w.safetensors"

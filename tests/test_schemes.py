@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+from torch import nn
 
 from tests.factory import SCHEMES, Factory
-from voxtral_build.matrix import COMPONENT_OF, Variant
+from voxtral_build.backends import BACKENDS
+from voxtral_build.backends.lowering import lower_program
+from voxtral_build.matrix import COMPONENT_OF, Quant, Variant
 from voxtral_build.pte.inspect import describe, undelegated_linears
+from voxtral_build.quantization import quantize_tensor
+from voxtral_build.runtime.program import Program
 
 pytestmark = pytest.mark.lowering
 
@@ -84,3 +90,64 @@ def test_the_manifest_tells_what_was_left_as_it_is(factory):
     assert components["encoder"]["left_as_is"] == []
     described = describe(artifact / "model.pte")
     assert undelegated_linears(described.methods["text_decoder"]) == 0
+
+
+def lowered(module, x, backend, path):
+    program = torch.export.export(module, (x,), strict=True)
+    with path.open("wb") as file:
+        lower_program("forward", program, BACKENDS[backend]).write_to_file(file)
+    return Program(path).method("forward")
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
+@pytest.mark.parametrize(
+    "slug", ["4w.axis", "8w.axis", "8da4w.g32", "8da4w.g64", "8da4w.axis", "8da8w.axis"]
+)
+@torch.no_grad()
+def test_one_quantized_linear_on_xnnpack_equals_eager(tmp_path, slug, bias):
+    """Rounding differs in no value, so that nothing but sums in another order is left.
+
+    Through a whole model a flipped last bit spreads; here a fault of a thousandth in scales
+    or zero points would show.
+    """
+    generator = torch.Generator().manual_seed(0)
+    linear = nn.Linear(128, 256, bias=bias).requires_grad_(False)
+    weight = torch.randn(256, 128, generator=generator)
+    linear.weight = nn.Parameter(quantize_tensor(weight, Quant.parse(slug)), False)
+    x = torch.randn(1, 64, 128, generator=generator)
+    path = tmp_path / "linear.pte"
+    run = lowered(linear, x, "xnnpack", path)
+    expected = linear(x)
+    assert (run(x) - expected).abs().max() <= 1e-6 * expected.abs().max()
+    assert undelegated_linears(describe(path).methods["forward"]) == 0
+    assert path.stat().st_size < 0.5 * 4 * 128 * 256  # float32's half: it is stored quantized
+
+
+class Convolution(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(96, 96, 3, stride=2)
+
+    def forward(self, x):
+        return self.conv(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "bound"),
+    [
+        (nn.Linear(96, 96, bias=False), (1, 40, 96), 1.01),
+        (nn.Linear(96, 96), (1, 40, 96), 1.5),  # rounds before the bias, and after
+        (Convolution(), (1, 96, 40), 1.01),
+    ],
+    ids=["linear", "linear_with_bias", "convolution"],
+)
+@torch.no_grad()
+def test_bf16_on_portable_kernels_adds_up_in_float32(tmp_path, module, shape, bound):
+    """Its error is that of rounding inputs, weights and outputs, as PyTorch's own is."""
+    module.requires_grad_(False)
+    module.to(torch.bfloat16)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).bfloat16()
+    got = lowered(module, x, "portable", tmp_path / "one.pte")(x).float()
+    eager = module(x).float()
+    exact = module.float()(x.float())
+    assert (got - exact).norm() <= bound * (eager - exact).norm()

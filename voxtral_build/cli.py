@@ -82,7 +82,8 @@ def _log_to_stderr() -> None:
     logging.getLogger("voxtral_build").setLevel(logging.INFO)
     # What libraries say to each other, not to whoever reads this log: GPU kernels that a
     # CPU wheel lacks, and names that will go some day.
-    logging.getLogger("torchao").setLevel(logging.ERROR)
+    for library in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 

@@ -64,7 +64,7 @@ def quantized_names(model: nn.Module, component: Component, quant: Quant) -> set
     if misfits and not quant.skip_incompatible_shapes:
         name = misfits[0]
         sizes = [size for size in (32, 64, 128, 256) if widths[name] % size == 0]
-        more = f" (and {len(misfits) - 1} more layers)" if len(misfits) > 1 else ""
+        more = f" (and {len(misfits) - 1} more)" if len(misfits) > 1 else ""
         raise ConfigError(
             f"{quant.type} with group size {quant.group_size} does not fit layer "
             f"{name.removesuffix('.weight')}{more}",

@@ -9,8 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from voxtral_build.checkpoint import PARAMS
+from voxtral_build.errors import ConfigError
 from voxtral_build.files import write_text
-from voxtral_build.matrix import Component, Dtype, Quant, Settings
+from voxtral_build.matrix import (
+    EMBEDDING_TYPES,
+    LINEAR_TYPES,
+    Component,
+    Dtype,
+    Quant,
+    Settings,
+)
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
@@ -36,8 +44,17 @@ def run(
     layers were left as they are.
 
     Raises:
-        ConfigError: the group size does not fit a layer.
+        ConfigError: nothing that the component can be quantized to, or the group size does
+            not fit a layer.
     """
+    types = EMBEDDING_TYPES if component == "embedding" else LINEAR_TYPES
+    if quant.type == "none" or quant.type not in types:
+        raise ConfigError(
+            f"the {component} cannot be quantized so",
+            got=quant.slug,
+            allowed=[name for name in types if name != "none"],
+            next_step="take another type; what is not quantized needs no file of its own",
+        )
     config = ModelConfig.load(checkpoint / PARAMS)
     runtime = RuntimeConfig.resolve(config, Settings(), "offline")
     model = MethodBuilder(config, runtime, STANDARD).meta_model()

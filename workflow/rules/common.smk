@@ -261,11 +261,6 @@ def checkpoint_mb():
     return sum(path.stat().st_size for path in source_files()) // 10**6
 
 
-def streaming_mb():
-    """Of a stage that has one tensor in memory at a time."""
-    return 1000 + checkpoint_mb() // 5
-
-
 def model_mb():
     """Of a stage that has a component's weights in memory, as float32 and serialized."""
     return 1500 + 3 * checkpoint_mb()

@@ -15,7 +15,7 @@ rule download:
         "logs/benchmarks/download/checkpoint.tsv"
     threads: 1
     resources:
-        mem_mb=streaming_mb(),
+        mem_mb=1000,
     params:
         source=source_flags(),
         folder=subpath(output.params, parent=True),
