@@ -261,6 +261,18 @@ def checkpoint_mb():
     return sum(path.stat().st_size for path in source_files()) // 10**6
 
 
-def model_mb():
-    """Of a stage that has a component's weights in memory, as float32 and serialized."""
-    return 1500 + 3 * checkpoint_mb()
+def lower_mb(wildcards):
+    """Of `lower`: its weights as they are unpacked (4 and 8 bits: a byte each), three times.
+
+    Once to read, once in the delegates' form and once serialized; caches beside them.
+    """
+    unit = unit_of(wildcards)
+    share = {"encoder": 0.23, "decoder": 0.78, "embedding": 0.1}[unit.component]
+    item_bytes = 1 if unit.weights else {"fp32": 4, "bf16": 2}[unit.dtype]
+    parameters = checkpoint_mb() / 2  # in millions: a checkpoint is in bf16
+    return 1500 + int(3 * share * parameters * item_bytes + 0.1 * checkpoint_mb())
+
+
+def validate_mb():
+    """Of `validate`: the artifact as it runs, and the model in eager."""
+    return 3000 + 6 * checkpoint_mb()

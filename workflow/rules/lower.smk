@@ -16,7 +16,7 @@ rule lower:
         "logs/benchmarks/lower/{unit}.tsv"
     threads: 1
     resources:
-        mem_mb=model_mb(),
+        mem_mb=lower_mb,
     params:
         checkpoint=subpath(input.params, parent=True),
         unit=unit_flags,

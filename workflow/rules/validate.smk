@@ -18,7 +18,7 @@ rule validate:
         "logs/benchmarks/validate/{variant}.tsv"
     threads: 1
     resources:
-        mem_mb=2 * model_mb(),
+        mem_mb=validate_mb(),
     params:
         artifact=subpath(input.model, parent=True),
         checkpoint=subpath(input.params, parent=True),
