@@ -120,7 +120,7 @@ def write_component(
             if name in quantized:
                 work = _WeightQuantizer(file.fileno(), info, quant, dtype)
                 writer.add(f"{name}.qdata", work.qdata(pool))
-                writer.add(f"{name}.scale", [_bytes(torch.cat(work.scales))])
+                writer.add(f"{name}.scale", [_bytes(work.scale)])
                 weights[name] = work.result()
             else:
                 rows = (read_rows(file.fileno(), info, block) for block in blocks(info.shape))
@@ -135,21 +135,22 @@ class _WeightQuantizer:
 
     def __init__(self, file: int, info: TensorInfo, quant: Quant, dtype: torch.dtype):
         self._file, self._info, self._quant, self._dtype = file, info, quant, dtype
-        self._stored_scale = scale_dtype(quant, dtype)
-        self._bytes = 0
+        _, shape = _parts("", info.shape, quant, dtype)[".scale"]
+        # One allocation: a small one for each block, between the temporaries of the blocks,
+        # would scatter the heap until it takes a gigabyte.
+        self.scale = torch.empty(shape, dtype=scale_dtype(quant, dtype))
+        self._bytes = self.scale.nbytes
         self._error = self._norm = 0.0
-        self.scales: list[Tensor] = []
 
     def qdata(self, pool: Pool) -> Iterator[bytes]:
-        """The bytes of the values; afterwards `scales` and `result` are there."""
-        for packed, scale, error, norm in pool.map(self._block, blocks(self._info.shape)):
-            self.scales.append(scale)
-            self._bytes += len(packed) + scale.nbytes
+        """The bytes of the values; afterwards `scale` and `result` are there."""
+        for packed, error, norm in pool.map(self._block, blocks(self._info.shape)):
+            self._bytes += len(packed)
             self._error += error
             self._norm += norm
             yield packed
 
-    def _block(self, rows: tuple[int, int]) -> tuple[bytes, Tensor, float, float]:
+    def _block(self, rows: tuple[int, int]) -> tuple[bytes, float, float]:
         # Inference mode, as torch has it, is a thread's own.
         with torch.inference_mode():
             weight = read_rows(self._file, self._info, rows).to(self._dtype)
@@ -159,7 +160,8 @@ class _WeightQuantizer:
             norm = exact.square().sum(dtype=torch.float64)
             qdata = quantized.qdata
             packed = _bytes(pack_int4(qdata) if self._quant.bits == 4 else qdata)
-            return packed, quantized.scale.to(self._stored_scale), float(error), float(norm)
+            self.scale[slice(*rows)] = quantized.scale
+            return packed, float(error), float(norm)
 
     def result(self) -> QuantizedWeight:
         return QuantizedWeight(
