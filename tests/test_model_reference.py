@@ -9,7 +9,8 @@ import torch
 
 from tests import transformers_reference
 from tests.models import checkpoint, eager, random_embeds, random_mel, stream_decode, stream_encode
-from voxtral_build.audio import log_mel, read_wav
+from voxtral_build import sound
+from voxtral_build.audio import log_mel
 from voxtral_build.matrix import Settings
 from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
 from voxtral_build.model.config import AudioParams
@@ -79,7 +80,7 @@ def test_token_embeddings_equal_the_reference(reference):
 
 @pytest.mark.parametrize("gain", [1.0, 0.1, 0.01, 0.0])
 def test_log_mel_equals_the_reference(gain):
-    samples = read_wav(DATA / "jfk_5s.wav", AudioParams()) * gain
+    samples = torch.from_numpy(sound.read(DATA / "jfk_5s.wav", 16_000).samples) * gain
     ours = log_mel(samples, AudioParams())
     torch.testing.assert_close(
         ours, transformers_reference.log_mel(samples.numpy()), atol=1e-4, rtol=0

@@ -1,18 +1,14 @@
-"""Log-mel frames as the model was trained on them, and reading 16 kHz WAV files.
+"""Log-mel frames as the model was trained on them.
 
 Source: mistral-common's and transformers' VoxtralRealtime feature extraction.
 """
 
 from __future__ import annotations
 
-import wave
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from voxtral_build.errors import BuildError
 from voxtral_build.model.config import AudioParams
 
 _LOG_RANGE = 8.0  # decades kept below global_log_mel_max
@@ -62,32 +58,13 @@ def log_mel(samples: Tensor, params: AudioParams) -> Tensor:
         samples, params.window_size, params.hop_length, window=window, return_complex=True
     )
     power = spectrum[..., :-1].abs() ** 2  # the last frame is centred past the end
-    mel = torch.clamp(slaney_filters(params) @ power, min=_FLOOR).log10()
+    return scaled_log(slaney_filters(params) @ power, params).unsqueeze(0)
+
+
+def scaled_log(mel: Tensor, params: AudioParams) -> Tensor:
+    """Mel powers, float32 of any shape, as the model takes them."""
+    log = torch.clamp(mel, min=_FLOOR).log10()
     # A fixed floor, not one below the loudest frame of what is at hand: only so do frames
     # of a stream equal those of the whole recording.
-    mel = torch.clamp(mel, min=params.global_log_mel_max - _LOG_RANGE)
-    return ((mel + 4.0) / 4.0).unsqueeze(0)
-
-
-def read_wav(path: Path, params: AudioParams) -> Tensor:
-    """Read a mono 16-bit WAV file at the model's rate: (N,) float32 in [-1, 1).
-
-    Raises:
-        BuildError: not such a file.
-    """
-    allowed = f"a mono 16-bit WAV file at {params.sampling_rate} Hz"
-    next_step = f"convert it: ffmpeg -i IN -ac 1 -ar {params.sampling_rate} OUT.wav"
-    try:
-        with wave.open(str(path), "rb") as file:
-            found = (file.getnchannels(), 8 * file.getsampwidth(), file.getframerate())
-            data = file.readframes(file.getnframes())
-    except (OSError, EOFError, wave.Error) as error:
-        raise BuildError(
-            f"{path} can't be read", got=error, allowed=allowed, next_step=next_step
-        ) from None
-    if found != (1, 16, params.sampling_rate):
-        got = "{} channels, {} bits, {} Hz".format(*found)
-        raise BuildError(
-            f"{path} is another kind of WAV", got=got, allowed=allowed, next_step=next_step
-        )
-    return torch.from_numpy(np.frombuffer(data, dtype="<i2").astype(np.float32) / 32768.0)
+    log = torch.clamp(log, min=params.global_log_mel_max - _LOG_RANGE)
+    return (log + 4.0) / 4.0

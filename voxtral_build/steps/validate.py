@@ -19,7 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voxtral_build.audio import log_mel, read_wav
+from voxtral_build import sound
+from voxtral_build.artifact_files import MODEL
+from voxtral_build.audio import log_mel
 from voxtral_build.backends import BACKENDS
 from voxtral_build.checkpoint import PARAMS, TOKENIZER
 from voxtral_build.errors import BuildError, ValidationError
@@ -52,7 +54,6 @@ from voxtral_build.runtime.greedy import (
 )
 from voxtral_build.runtime.parity import BF16_GATE, QUANTIZED_GATE, Parity
 from voxtral_build.runtime.program import Program
-from voxtral_build.steps.link import MODEL
 from voxtral_build.tokenizer import StreamingTokens
 from voxtral_build.weights import TORCH_DTYPES
 
@@ -129,7 +130,7 @@ def run(
         weights,
         TORCH_DTYPES[variant.dtype],
     )
-    samples = torch.cat([read_wav(path, config.audio) for path in audio])
+    samples = torch.cat([_read(path, config.audio.sampling_rate) for path in audio])
     padded = pad_audio(samples, config, tokens, settings.delay_tokens)
     token_count = padded.shape[0] // config.samples_per_token
     if token_count > settings.max_seq_len and variant.mode == "offline":
@@ -156,6 +157,16 @@ def run(
         )
     failed.unlink(missing_ok=True)
     write_text(output, text)
+
+
+def _read(path: Path, rate: int) -> Tensor:
+    """A recording's samples, (N,); what was done to it, and what is doubtful, is logged."""
+    recording = sound.read(path, rate)
+    for note in recording.notes:
+        log.info("%s: %s", path, note)
+    for warning in recording.warnings:
+        log.warning("%s: %s", path, warning)
+    return torch.from_numpy(recording.samples)
 
 
 def _measure(
