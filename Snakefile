@@ -9,6 +9,7 @@
 #   build/weights/{weights}     <component>-<dtype>-<quantization>
 #   build/graphs/{graph}        <attention>-<dtype>-<method>-<mode>-<quantization>
 #   build/units/{unit}          <backend>-<dtype>-<method>-<mode>-<quantization>
+#   build/preprocessors/{mode}  offline or streaming
 #   artifacts/{variant}/        <backend>-<dtype>-<scheme>-<mode>
 #   logs/<stage>/, logs/benchmarks/<stage>/
 from snakemake.utils import min_version
@@ -26,6 +27,7 @@ include: "workflow/rules/meta_load.smk"
 include: "workflow/rules/quantize.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/lower.smk"
+include: "workflow/rules/preprocessor.smk"
 include: "workflow/rules/link.smk"
 include: "workflow/rules/validate.smk"
 

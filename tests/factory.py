@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.models import ONE_LAYER, SETTINGS, checkpoint
 from voxtral_build.checkpoint import WEIGHTS
 from voxtral_build.matrix import Scheme
-from voxtral_build.steps import export, link, lower, quantize, validate
+from voxtral_build.steps import export, link, lower, preprocessor, quantize, validate
 from voxtral_build.tensor_file import read_header
 from voxtral_build.weights import checkpoint_key
 
@@ -96,6 +96,14 @@ class Factory:
             output=path,
         )
 
+    def preprocessor(self, mode):
+        path = self.folder / f"preprocessor-{mode}.pte"
+        if not path.exists():
+            preprocessor.run(
+                params=self.checkpoint / "params.json", mode=mode, settings=SETTINGS, output=path
+            )
+        return path
+
     def artifact(self, variant):
         path = self.folder / variant.slug
         if not path.exists():
@@ -107,6 +115,7 @@ class Factory:
                 weights=self.variant_weights(variant),
                 settings=SETTINGS,
                 units=[self.unit(unit) for unit in variant.units(scheme)],
+                preprocessor=self.preprocessor(variant.mode),
                 output=path,
             )
         return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -40,10 +41,20 @@ def test_one_variant_from_nothing_and_then_nothing_to_do(repository, tmp_path):
     folder = (tmp_path / TARGET).parent
     assert {path.name for path in folder.iterdir()} == {
         "model.pte",
+        "preprocessor.pte",
         "tekken.json",
         "manifest.json",
         "report.json",
     }
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["files"] == {
+        name: {
+            "bytes": (folder / name).stat().st_size,
+            "sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest(),
+        }
+        for name in ("model.pte", "preprocessor.pte", "tekken.json")
+    }
+    assert set(describe(folder / "preprocessor.pte").methods) == {"forward"}
     # Nothing half-written is left anywhere.
     assert list((tmp_path / "build").rglob("*.tmp")) == []
     assert set(describe(folder / "model.pte").methods) == {

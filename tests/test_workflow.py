@@ -20,13 +20,17 @@ import yaml
 
 from voxtral_build.matrix import Matrix
 
-STAGES = ("download", "meta_load", "quantize", "export", "lower", "link", "validate")
+STAGES = (
+    *("download", "meta_load", "quantize", "export", "lower", "preprocessor", "link"),
+    "validate",
+)
 ALL = {
     "download": 1,
     "meta_load": 1,
     "quantize": 7,
     "export": 18,
     "lower": 23,
+    "preprocessor": 2,
     "link": 10,
     "validate": 10,
 }
@@ -92,8 +96,10 @@ class Workspace:
         files += [build / "checkpoint" / name for name in names]
         for variant in matrix.variants:
             artifact = self.folder / "artifacts" / variant.slug
-            names = ("model.pte", "tekken.json", "manifest.json", "report.json")
+            names = ("model.pte", "preprocessor.pte", "tekken.json")
+            names += ("manifest.json", "report.json")
             files += [artifact / name for name in names]
+            files.append(build / "preprocessors" / f"{variant.mode}.pte")
             for unit in matrix.units(variant):
                 files.append(build / "graphs" / f"{unit.graph.slug}.pt2")
                 files.append(build / "units" / f"{unit.slug}.pte")
@@ -124,7 +130,7 @@ def test_one_backend(workspace: Workspace) -> None:
     assert portable.stages == {
         **dict.fromkeys(("download", "meta_load"), 1),
         **dict.fromkeys(("export", "lower"), 5),
-        **dict.fromkeys(("link", "validate"), 2),
+        **dict.fromkeys(("preprocessor", "link", "validate"), 2),
     }
 
 
@@ -132,7 +138,7 @@ def test_one_variant_by_its_path(workspace: Workspace) -> None:
     variant = "xnnpack-fp32-8da4w-streaming"
     plan = workspace.plan(f"artifacts/{variant}/report.json")
     assert plan.stages == {
-        **dict.fromkeys(("download", "meta_load", "link", "validate"), 1),
+        **dict.fromkeys(("download", "meta_load", "preprocessor", "link", "validate"), 1),
         **dict.fromkeys(("quantize", "export", "lower"), 3),
     }
     model = workspace.plan(f"artifacts/{variant}/model.pte")
@@ -167,6 +173,10 @@ def test_a_change_rebuilds_what_depends_on_it(workspace: Workspace) -> None:
     settings = workspace.plan()
     assert settings.stages == {name: ALL[name] for name in ("export", "lower", "link", "validate")}
 
+    workspace.data["settings"] |= {"delay_tokens": 6, "max_seq_len": 300}
+    longer = workspace.plan()
+    assert [job for job in longer.jobs if "preprocessor" in job] == ["preprocessor: offline"]
+
 
 def test_another_checkpoint_rebuilds_all_that_has_weights(workspace: Workspace) -> None:
     workspace.pretend_all_is_built()
@@ -189,6 +199,10 @@ def test_another_checkpoint_rebuilds_all_that_has_weights(workspace: Workspace) 
         (
             "build/units/xnnpack-fp32-vision-offline-none.pte",
             ["error: the matrix needs no such unit", "xnnpack-fp32-text_decoder-offline-none"],
+        ),
+        (
+            "build/preprocessors/live.pte",
+            ["error: the matrix needs no such preprocessor", "allowed: offline, streaming"],
         ),
     ],
 )

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from voxtral_build.artifact_files import MODEL
 from voxtral_build.checkpoint import PARAMS
-from voxtral_build.listing import MODEL
 from voxtral_build.matrix import (
     CheckpointSource,
     Component,

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from voxtral_build.artifact_files import FAILED_REPORT, MODEL, REPORT
 from voxtral_build.matrix import CAPABILITIES, Matrix
 
-MODEL = "model.pte"
-REPORTS = ("report.json", "report.failed.json")  # of a validated artifact, and of a failed one
+REPORTS = (REPORT, FAILED_REPORT)  # of a validated artifact, and of a failed one
 
 
 @dataclass(frozen=True)

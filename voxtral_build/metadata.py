@@ -25,19 +25,16 @@ def constant_methods(config: ModelConfig, runtime: RuntimeConfig) -> dict[str, i
         "delay_tokens": runtime.delay_tokens,
     }
     if runtime.mode == "streaming":
-        chunk = config.mel_frames_per_token
-        half, hop = audio.window_size // 2, audio.hop_length
-        skip = -(-half // hop)  # whole hops that cover half a window
+        window = config.streaming_window
         constants |= {
             "streaming": 1,
-            "step_samples": config.samples_per_token,
-            "chunk_mel_len": chunk,  # mel frames
+            "step_samples": window.step,
+            "chunk_mel_len": config.mel_frames_per_token,  # mel frames
             "max_enc_len": runtime.max_enc_len,  # encoder frames
             "conv1_pad": runtime.conv_left_padding(CONV_STRIDES[0]),  # mel frames
             "conv2_pad": runtime.conv_left_padding(CONV_STRIDES[1]),  # conv1 frames
-            "stft_left_overlap": skip * hop,  # samples
-            # how far the last frame's window reaches past the step
-            "stft_right_lookahead": (chunk - 1) * hop + half - chunk * hop,  # samples
-            "mel_skip_frames": skip,
+            "stft_left_overlap": window.left,  # samples
+            "stft_right_lookahead": window.right,  # samples
+            "mel_skip_frames": window.skip_frames,
         }
     return constants

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from torch.export import ExportedProgram
 
 from voxtral_build.backends.base import Backend, executorch_config
-from voxtral_build.matrix import Method
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
 
 
 def lower_program(
-    method: Method, program: ExportedProgram, backend: Backend
+    method: str, program: ExportedProgram, backend: Backend
 ) -> ExecutorchProgramManager:
     """Lower one method for one backend.
 

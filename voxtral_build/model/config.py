@@ -84,6 +84,29 @@ class MultimodalParams(_Params):
     whisper_model_args: WhisperParams
 
 
+@dataclass(frozen=True)
+class StreamingWindow:
+    """What a streaming preprocessor takes for one token's mel frames.
+
+    Frames are centred on multiples of the hop: the first sees samples from before the
+    token, and the last some from after it.
+
+    Attributes:
+        left, step, right: samples before the token, of it, and after it (320 + 1280 + 40 in
+            the real model).
+        skip_frames: mel frames of the samples before the token.
+    """
+
+    left: int
+    step: int
+    right: int
+    skip_frames: int
+
+    @property
+    def samples(self) -> int:
+        return self.left + self.step + self.right
+
+
 class ModelConfig(_Params):
     """`params.json`: the text decoder's dimensions, and the audio side under `multimodal`."""
 
@@ -139,6 +162,17 @@ class ModelConfig(_Params):
     def samples_per_token(self) -> int:
         """Audio samples in one token (1280 = 80 ms in the real model)."""
         return self.audio.hop_length * self.mel_frames_per_token
+
+    @property
+    def streaming_window(self) -> StreamingWindow:
+        half, hop = self.audio.window_size // 2, self.audio.hop_length
+        skip = -(-half // hop)  # whole hops that cover half a window
+        return StreamingWindow(
+            left=skip * hop,
+            step=self.samples_per_token,
+            right=half - hop,  # the last frame is centred one hop before the token's end
+            skip_frames=skip,
+        )
 
     @classmethod
     def load(cls, path: Path) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""Link a variant's units and constant methods into `model.pte`; add tokenizer and manifest."""
+"""Make an artifact: units linked into `model.pte`, preprocessor, tokenizer and manifest."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from voxtral_build.artifact_files import MANIFEST, MODEL, PREPROCESSOR
 from voxtral_build.checkpoint import PARAMS, TOKENIZER
 from voxtral_build.errors import BuildError
-from voxtral_build.files import whole_file, write_text
+from voxtral_build.files import sha256, whole_file, write_text
 from voxtral_build.matrix import COMPONENTS, Component, Scheme, Settings, Variant
 from voxtral_build.metadata import constant_methods
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.pte.link import link
 
 log = logging.getLogger(__name__)
-
-MODEL = "model.pte"
-MANIFEST = "manifest.json"
 
 
 def run(
@@ -31,19 +29,22 @@ def run(
     weights: Mapping[Component, Path],
     settings: Settings,
     units: Sequence[Path],
+    preprocessor: Path,
     output: Path,
 ) -> None:
-    """Write `model.pte`, `tekken.json` and `manifest.json` into the artifact folder `output`.
+    """Write all files of the artifact folder `output`, except the report.
 
     Args:
         weights: quantized weights of the components that have some; `quantize` wrote a
             report beside each, which the manifest takes over.
+        preprocessor: the one of the variant's mode.
     """
     config = ModelConfig.load(checkpoint / PARAMS)
     runtime = RuntimeConfig.resolve(config, settings, variant.mode)
     output.mkdir(parents=True, exist_ok=True)
-    with whole_file(output / TOKENIZER) as temporary:
-        shutil.copyfile(checkpoint / TOKENIZER, temporary)
+    for source, name in ((checkpoint / TOKENIZER, TOKENIZER), (preprocessor, PREPROCESSOR)):
+        with whole_file(output / name) as temporary:
+            shutil.copyfile(source, temporary)
     link(units, output / MODEL, constant_methods(config, runtime))
     manifest = {
         "variant": variant.slug,
@@ -52,9 +53,15 @@ def run(
             component: _component(scheme, component, weights.get(component))
             for component in COMPONENTS
         },
+        # By which a file of another artifact is told.
+        "files": {name: _file(output / name) for name in (MODEL, PREPROCESSOR, TOKENIZER)},
     }
     write_text(output / MANIFEST, json.dumps(manifest, indent=1) + "\n")
     log.info("%s: %d bytes", output / MODEL, (output / MODEL).stat().st_size)
+
+
+def _file(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def _component(scheme: Scheme, component: Component, weights: Path | None) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from voxtral_build.checkpoint import FILES, PARAMS, TOKENIZER, WEIGHTS
 from voxtral_build.errors import CheckpointError
-from voxtral_build.files import write_text
+from voxtral_build.files import sha256, write_text
 from voxtral_build.scan import read_through
 from voxtral_build.tensor_file import TensorFile
 from voxtral_build.weights import check, component_of, model_name
@@ -33,13 +32,13 @@ def run(*, checkpoint: Path, output: Path) -> None:
         _, file = check(checkpoint)
         log.info("%s: every key, shape and dtype is the model's", file.path)
         hashes = {
-            PARAMS: _sha256(checkpoint / PARAMS),
+            PARAMS: sha256(checkpoint / PARAMS),
             WEIGHTS: read_through(file),
-            TOKENIZER: _sha256(checkpoint / TOKENIZER),
+            TOKENIZER: sha256(checkpoint / TOKENIZER),
         }
         files = {
-            name: {"bytes": (checkpoint / name).stat().st_size, "sha256": sha256}
-            for name, sha256 in hashes.items()
+            name: {"bytes": (checkpoint / name).stat().st_size, "sha256": digest}
+            for name, digest in hashes.items()
         }
     inventory = {"files": files, **_contents(file)}
     write_text(output, json.dumps(inventory, indent=1) + "\n")
@@ -76,11 +75,6 @@ def _contents(file: TensorFile) -> dict[str, object]:
             total["parameters"] / 1e6,
         )
     return {"components": totals, "tensors": tensors}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ wildcard_constraints:
     unit=r"[^/]+",
     graph=r"[^/]+",
     weights=r"[^/]+",
+    mode=r"[^/]+",
 
 
 # Stages run with the Python and the code that this workflow was read with, in whichever
@@ -49,6 +50,7 @@ MATRIX = read_matrix()
 ALL_UNITS = [unit for variant in MATRIX.variants for unit in MATRIX.units(variant)]
 UNITS = {unit.slug: unit for unit in ALL_UNITS}
 GRAPHS = {unit.graph.slug: unit.graph for unit in ALL_UNITS}
+MODES = {variant.mode: variant.mode for variant in MATRIX.variants}
 WEIGHTS = {unit.weights.slug: unit.weights for unit in ALL_UNITS if unit.weights}
 
 PARAMS = "build/checkpoint/params.json"
@@ -77,6 +79,10 @@ def graph_of(wildcards):
 
 def weights_of(wildcards):
     return known("weights", wildcards.weights, WEIGHTS)
+
+
+def mode_of(wildcards):
+    return known("preprocessor", wildcards.mode, MODES)
 
 
 def known(what, name, items):
@@ -123,7 +129,13 @@ def backend_artifacts(backend):
 
 def artifact_files(variants):
     """Files of whole artifacts: one that was lost is made again, though its report is there."""
-    names = ("model.pte", "tekken.json", "manifest.json", "report.json")
+    names = (
+        "model.pte",
+        "preprocessor.pte",
+        "tekken.json",
+        "manifest.json",
+        "report.json",
+    )
     return [
         f"artifacts/{variant.slug}/{name}" for variant in variants for name in names
     ]
@@ -158,6 +170,10 @@ def weights_path(key):
 def variant_units(wildcards):
     variant = variant_of(wildcards)
     return [f"build/units/{unit.slug}.pte" for unit in MATRIX.units(variant)]
+
+
+def variant_preprocessor(wildcards):
+    return f"build/preprocessors/{variant_of(wildcards).mode}.pte"
 
 
 def variant_weights(wildcards):
@@ -220,6 +236,13 @@ def method_flags(item):
     return flags(
         method=item.method, mode=item.mode, dtype=item.dtype, quant=item.quant.slug
     )
+
+
+def preprocessor_flags(wildcards):
+    """Of the settings, it depends on one; and a stream has no end."""
+    mode = mode_of(wildcards)
+    bound = MATRIX.settings.max_seq_len if mode == "offline" else None
+    return flags(mode=mode, max_seq_len=bound)
 
 
 def unit_list_flags(wildcards):

@@ -1,4 +1,4 @@
-"""link: a variant's units joined into model.pte, with tokenizer and manifest beside it."""
+"""link: a variant's units joined into model.pte, and what belongs to it beside it."""
 
 
 rule link:
@@ -7,9 +7,11 @@ rule link:
         params=PARAMS,
         tokenizer=TOKENIZER,
         units=variant_units,
+        preprocessor=variant_preprocessor,
         weights=variant_weights_reports,
     output:
         model="artifacts/{variant}/model.pte",
+        preprocessor="artifacts/{variant}/preprocessor.pte",
         tokenizer="artifacts/{variant}/tekken.json",
         manifest="artifacts/{variant}/manifest.json",
     log:
@@ -30,4 +32,5 @@ rule link:
         "link: {wildcards.variant} (log: {log})"
     shell:
         "python -m voxtral_build link --checkpoint {params.checkpoint:q} {params.scheme}"
-        " {params.settings} {params.units} --output {params.folder:q} 2> {log:q}"
+        " {params.settings} {params.units} --preprocessor {input.preprocessor:q}"
+        " --output {params.folder:q} 2> {log:q}"

@@ -24,7 +24,7 @@ rule validate:
         checkpoint=subpath(input.params, parent=True),
         scheme=scheme_flags,
         settings=settings_flags(),
-        versions=tool_versions("torch", "torchao", "executorch"),
+        versions=tool_versions("torch", "torchao", "executorch", "soundfile", "soxr"),
     message:
         "validate: {wildcards.variant} (log: {log})"
     shell:
