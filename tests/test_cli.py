@@ -96,10 +96,23 @@ def test_lower(steps: Recorder) -> None:
     )
 
 
+def test_preprocessor(steps: Recorder) -> None:
+    arguments = ["--params", "p", "--mode", "offline", "--max-seq-len", "64", "--output", "o"]
+    assert cli.main(["preprocessor", *arguments]) == 0
+    assert steps.step == "preprocessor"
+    assert steps.arguments == {
+        "params": Path("p"),
+        "mode": "offline",
+        "settings": Settings(max_seq_len=64),
+        "output": Path("o"),
+    }
+
+
 def test_link(steps: Recorder) -> None:
-    units = ["--unit", "a", "--unit", "b"]
+    units = ["--unit", "a", "--unit", "b", "--preprocessor", "p"]
     assert cli.main(["link", *GIVEN, *VARIANT, "--embedding", "none", *units]) == 0
     assert steps.arguments["units"] == [Path("a"), Path("b")]
+    assert steps.arguments["preprocessor"] == Path("p")
     assert steps.arguments["weights"] == {"decoder": Path("w")}
     assert steps.arguments["variant"].mode == "offline"
 
@@ -119,6 +132,25 @@ def test_validate(steps: Recorder) -> None:
     )
     assert steps.arguments["weights"] == {"decoder": Path("w")}
     assert steps.arguments["audio"] == [Path("x.wav")]
+
+
+def test_transcribe(steps: Recorder) -> None:
+    assert cli.main(["transcribe", "a", "--stream", "x.wav", "-"]) == 0
+    assert steps.arguments == {
+        "artifact": Path("a"),
+        "audio": ["x.wav", "-"],
+        "stream": True,
+        "output_format": "text",
+        "delay_ms": None,
+        "prompt": "reference",
+        "output": None,
+    }
+    options = ["--format", "srt", "--delay", "480", "--prompt", "none", "--output", "out"]
+    assert cli.main(["transcribe", "a", "x.wav", *options]) == 0
+    assert steps.arguments["output_format"] == "srt"
+    assert steps.arguments["delay_ms"] == 480
+    assert steps.arguments["prompt"] == "none"
+    assert steps.arguments["output"] == Path("out")
 
 
 def test_a_scheme_that_cannot_be(steps: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +207,8 @@ def test_interrupts_and_faults(steps: Recorder) -> None:
 
 def test_settings_out_of_bounds(steps: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
     variant = [*VARIANT, "--embedding", "none"]
-    assert cli.main(["link", *GIVEN, *variant, "--unit", "a", "--delay-tokens", "31"]) == 2
+    files = ["--unit", "a", "--preprocessor", "p"]
+    assert cli.main(["link", *GIVEN, *variant, *files, "--delay-tokens", "31"]) == 2
     assert "settings: delay_tokens" in capsys.readouterr().err
 
 

@@ -118,6 +118,22 @@ class Reference:
         return self.model.lm_head(hidden.last_hidden_state)
 
     @torch.no_grad()
+    def generate(self, mel: Tensor, prompt: list[int], delay_tokens: int) -> list[int]:
+        """Greedy decoding by transformers' own loop, through the end-of-stream token.
+
+        mel (1, bins, T) -> T // 8 - len(prompt) tokens: it leaves out the last frame's.
+        """
+        self.model.generation_config.eos_token_id = None
+        ids = self.model.generate(
+            input_ids=torch.tensor([prompt]),
+            input_features=mel,
+            num_delay_tokens=delay_tokens,
+            do_sample=False,
+            max_new_tokens=mel.shape[-1] // 8 - len(prompt),
+        )
+        return ids[0, len(prompt) :].tolist()
+
+    @torch.no_grad()
     def token_embeds(self, ids: Tensor) -> Tensor:
         """ids (1, T) -> (1, T, dim)."""
         return self.model.model.get_input_embeddings()(ids)

@@ -1,4 +1,4 @@
-"""The command line: one subcommand a stage, and `list`, `footprint`, `inspect` and `schema`.
+"""The command line: one subcommand a stage, and commands that look at and use what came out.
 
 Stages import torch and ExecuTorch, which takes seconds: each is imported where it runs.
 stdout carries data, stderr the log.
@@ -30,6 +30,7 @@ from voxtral_build.matrix import (
     Graph,
     Matrix,
     Method,
+    Mode,
     Quant,
     Scheme,
     Settings,
@@ -139,6 +140,12 @@ def _lower(args: argparse.Namespace) -> None:
     )
 
 
+def _preprocessor(args: argparse.Namespace) -> None:
+    _step("preprocessor")(
+        params=args.params, mode=args.mode, settings=_settings(args), output=args.output
+    )
+
+
 def _link(args: argparse.Namespace) -> None:
     _step("link")(
         checkpoint=args.checkpoint,
@@ -147,6 +154,7 @@ def _link(args: argparse.Namespace) -> None:
         weights=dict(args.weights),
         settings=_settings(args),
         units=args.unit,
+        preprocessor=args.preprocessor,
         output=args.output,
     )
 
@@ -188,6 +196,18 @@ def _footprint(args: argparse.Namespace) -> None:
     print(table.as_json(rows) if args.json else table.as_text(rows))
 
 
+def _transcribe(args: argparse.Namespace) -> None:
+    importlib.import_module("voxtral_build.transcribe").run(
+        artifact=args.artifact,
+        audio=args.audio,
+        stream=args.stream,
+        output_format=args.format,
+        delay_ms=args.delay,
+        prompt=args.prompt,
+        output=args.output,
+    )
+
+
 def _schema(_: argparse.Namespace) -> None:
     print(json.dumps(json_schema(), indent=2))
 
@@ -227,6 +247,27 @@ def make_parser() -> argparse.ArgumentParser:
     sub = add("inspect", _inspect, "show what is in a .pte file")
     sub.add_argument("file", type=Path, metavar="FILE.pte")
     sub.add_argument("--json", action="store_true", help="for programs")
+
+    sub = add("transcribe", _transcribe, "transcribe sound with an artifact, to stdout")
+    sub.add_argument("artifact", type=Path, metavar="ARTIFACT", help="an artifact's folder")
+    sub.add_argument(
+        "audio",
+        nargs="+",
+        metavar="AUDIO",
+        help="sound files, folders of them, - for stdin, or microphone (Ctrl-C ends it)",
+    )
+    sub.add_argument("--stream", action="store_true", help="print as it goes")
+    sub.add_argument("--format", choices=("text", "json", "srt", "vtt"), default="text")
+    sub.add_argument(
+        "--delay", type=_parsed_count, metavar="MS", help="the artifact's own; others are refused"
+    )
+    sub.add_argument(
+        "--prompt",
+        choices=("reference", "none"),
+        default="reference",
+        help="none: as ExecuTorch's C++ runner, without silence and prompt, up to EOS",
+    )
+    sub.add_argument("--output", type=Path, metavar="DIR", help="one file for each AUDIO in it")
 
     add("schema", _schema, "print the JSON schema of config/matrix.yaml")
 
@@ -279,11 +320,20 @@ def make_parser() -> argparse.ArgumentParser:
     _add_settings(sub)
     _add_output(sub, "a one-method .pte file")
 
+    sub = add("preprocessor", _preprocessor, "compile the preprocessor of a mode")
+    sub.add_argument("--params", type=Path, required=True, metavar="FILE", help="params.json")
+    sub.add_argument("--mode", choices=get_args(Mode), required=True)
+    _add_settings(sub)
+    _add_output(sub, "a .pte file")
+
     sub = add("link", _link, "join units into an artifact")
     _add_checkpoint(sub)
     _add_variant(sub)
     sub.add_argument(
         "--unit", type=Path, action="append", required=True, metavar="PTE", help="repeatable"
+    )
+    sub.add_argument(
+        "--preprocessor", type=Path, required=True, metavar="PTE", help="of the variant's mode"
     )
     _add_settings(sub)
     _add_output(sub, "the artifact's folder", metavar="DIR")

@@ -18,12 +18,16 @@ class StreamingTokens:
     """What the streaming protocol needs of `tekken.json`.
 
     Attributes:
-        bos, streaming_pad: token ids.
+        bos, eos: ids of the tokens that start and end a text.
+        streaming_pad: id of the token that says nothing for 80 ms.
+        streaming_word: id of the token that starts a word, and adds no text.
         left_pad: tokens of silence before the audio.
     """
 
     bos: int
+    eos: int
     streaming_pad: int
+    streaming_word: int
     left_pad: int
 
     @classmethod
@@ -40,13 +44,18 @@ class StreamingTokens:
         """Take them from the content of `tekken.json`; `path` names it in messages."""
         try:
             ids = {token["token_str"]: token["rank"] for token in tekken["special_tokens"]}
-            left_pad = tekken["audio"]["streaming_n_left_pad_tokens"]
-            return cls(ids["<s>"], ids["[STREAMING_PAD]"], left_pad)
+            return cls(
+                bos=ids["<s>"],
+                streaming_pad=ids["[STREAMING_PAD]"],
+                left_pad=tekken["audio"]["streaming_n_left_pad_tokens"],
+                eos=ids["</s>"],
+                streaming_word=ids["[STREAMING_WORD]"],
+            )
         except (KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{path} is no tokenizer of a realtime model",
                 got=f"{type(error).__name__}: {error}",
-                allowed="a Tekken file with <s>, [STREAMING_PAD] and "
+                allowed="a Tekken file with <s>, </s>, [STREAMING_PAD], [STREAMING_WORD] and "
                 "audio.streaming_n_left_pad_tokens",
                 next_step=_NEXT_STEP,
             ) from None

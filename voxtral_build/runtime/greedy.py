@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from voxtral_build.model.config import ModelConfig
-from voxtral_build.tokenizer import BUFFER_TOKENS, StreamingTokens
+from voxtral_build.runtime.protocol import Protocol
+from voxtral_build.tokenizer import StreamingTokens
 
 Function = Callable[..., Tensor]
 
@@ -37,12 +38,9 @@ def pad_audio(samples: Tensor, config: ModelConfig, tokens: StreamingTokens, del
         delay: in tokens.
 
     Returns:
-        (M,) with M a multiple of one token: left padding, audio, and enough silence for
-        the delay to run out.
+        (M,) with M a multiple of one token.
     """
-    step = config.samples_per_token
-    tail = -samples.shape[0] % step + (delay + 1 + BUFFER_TOKENS) * step
-    return torch.nn.functional.pad(samples, (tokens.left_pad * step, tail))
+    return Protocol.reference(tokens, delay).pad(samples, config.samples_per_token)
 
 
 def by_position(audio: Tensor) -> Iterator[Tensor]:
@@ -86,21 +84,77 @@ def decode_forced(methods: Methods, audio: Tensor, ids: Sequence[int], prompt: i
     return torch.cat(calls, dim=1)
 
 
-def decode_greedy(methods: Methods, audio: Iterable[Tensor], prompt: Sequence[int]) -> list[int]:
-    """The most likely token for every audio position from the prompt's last on.
+def most_likely(logits: Tensor) -> int:
+    """(1, T, vocab_size) -> the token that is most likely after the last position."""
+    return int(logits[0, -1].argmax())
+
+
+class GreedyDecoder:
+    """Decodes one utterance, a position at a time; each token goes back in.
 
     The end-of-stream token does not stop it: the reference goes on while there is audio.
+
+    Args:
+        prompt: the tokens of the first positions, decoded together once the last of their
+            audio has come.
+        sample: the token for logits (1, T, vocab_size).
+
+    Attributes:
+        position: of the next audio embedding.
+    """
+
+    def __init__(
+        self,
+        methods: Methods,
+        prompt: Sequence[int],
+        sample: Callable[[Tensor], int] = most_likely,
+    ) -> None:
+        self.methods = methods
+        self.prompt = list(prompt)
+        self.sample = sample
+        self.reset()
+
+    def reset(self) -> None:
+        """Start another utterance; caches need none, see `model.kv_cache`."""
+        self.position = 0
+        self._heard: list[Tensor] = []  # audio of the prompt's positions
+        self._token = 0
+
+    def step(self, heard: Tensor | None) -> int | None:
+        """Decode one position.
+
+        Args:
+            heard: (1, 1, dim) its audio embedding; None where the audio has ended.
+
+        Returns:
+            The token that follows, or None before the prompt's last position.
+        """
+        prompt = len(self.prompt)
+        if self.position < prompt:
+            assert heard is not None, "a prompt is heard"
+            self._heard.append(heard)
+            self.position += 1
+            if self.position < prompt:
+                return None
+            audio = torch.cat(self._heard, dim=1)
+            self._heard = []
+            logits = decode_forced(self.methods, audio, self.prompt, prompt)
+        else:
+            embeds = self.methods.embed(torch.tensor([[self._token]]))
+            if heard is not None:
+                embeds = heard + embeds
+            logits = self.methods.decode(embeds.contiguous(), torch.tensor([self.position]))
+            self.position += 1
+        self._token = self.sample(logits)
+        return self._token
+
+
+def decode_greedy(methods: Methods, audio: Iterable[Tensor], prompt: Sequence[int]) -> list[int]:
+    """The most likely token for every audio position from the prompt's last on.
 
     Args:
         audio: (1, 1, dim) for each position, at least as many as the prompt has. Taken one
             by one: a streaming encoder runs between the decoder's steps, as it does live.
     """
-    stream = iter(audio)
-    heard = torch.cat([next(stream) for _ in prompt], dim=1)
-    logits = decode_forced(methods, heard, prompt, len(prompt))
-    out = [int(logits[0, -1].argmax())]
-    for position, heard in enumerate(stream, len(prompt)):
-        embeds = heard + methods.embed(torch.tensor([out[-1:]]))
-        logits = methods.decode(embeds.contiguous(), torch.tensor([position]))
-        out.append(int(logits[0, -1].argmax()))
-    return out
+    decoder = GreedyDecoder(methods, prompt)
+    return [token for heard in audio if (token := decoder.step(heard)) is not None]

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from voxtral_build.errors import PteError
+
+# By ExecuTorch's ScalarType.
+_DTYPES = {5: torch.float16, 6: torch.float32, 15: torch.bfloat16}
 
 
 class Program:
@@ -27,6 +31,26 @@ class Program:
         self.path = path
         self._module = _load_for_executorch(str(path))
         self.method_names: set[str] = set(self._module.method_names())
+
+    def constant(self, name: str) -> int:
+        """What a constant method returns.
+
+        Raises:
+            PteError: no such method.
+        """
+        if name not in self.method_names:
+            raise PteError(
+                f"{self.path} has no constant method {name}",
+                got=", ".join(sorted(self.method_names)),
+                next_step="build the artifact with this project",
+            )
+        (value,) = self._module.run_method(name, ())
+        return int(value)
+
+    def first_input(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
+        """The dtype and the upper bounds of the sizes of a method's first input."""
+        info = self._module.method_meta(name).input_tensor_meta(0)
+        return _DTYPES[info.dtype()], tuple(info.sizes())
 
     def method(self, name: str) -> Callable[..., Tensor]:
         """The function that a method is: tensors in, a copy of its one output out.
