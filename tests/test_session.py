@@ -8,6 +8,8 @@ import time
 
 import numpy as np
 import pytest
+import soundfile
+import soxr
 import torch
 
 from tests import transformers_reference
@@ -21,6 +23,7 @@ from tests.sessions import (
     scripted_artifact,
     speech,
 )
+from voxtral_build import sound
 from voxtral_build.errors import BuildError
 from voxtral_build.matrix import Settings, Variant
 from voxtral_build.runtime.artifact import Artifact
@@ -97,6 +100,37 @@ def test_eos_does_not_end_a_stream():
         assert len(tokens) == 13 + 11
         assert tokens[2].id == 2
         assert tokens[5].id == 1000 + ord("o")
+
+
+# --- kinds of sound ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "channels", "subtype", "container", "agreement"),
+    [
+        ("a.flac", 16_000, 1, "PCM_16", "FLAC", 1.0),
+        ("a.extensible", 16_000, 1, "PCM_16", "WAVEX", 1.0),
+        # Resampled there and back, the upper band differs a little, and with it near ties.
+        ("a.wav", 48_000, 2, "PCM_24", "WAV", 0.9),
+        ("a.dat", 44_100, 1, "FLOAT", "WAV", 0.9),
+    ],
+)
+def test_other_kinds_of_sound_give_the_same_tokens(
+    offline, tmp_path, name, rate, channels, subtype, container, agreement
+):
+    samples = speech()
+    other = samples if rate == 16_000 else soxr.resample(samples, 16_000, rate)
+    frames = np.stack([other] * channels, axis=1)
+    soundfile.write(tmp_path / name, frames, rate, subtype, format=container)
+    heard = sound.read(tmp_path / name, 16_000)
+    assert heard.warnings == ()
+    session = OfflineSession(offline)
+    expected = [token.id for token in session.transcribe(samples)]
+    tokens = [token.id for token in session.transcribe(heard.samples)]
+    assert len(set(expected)) > 5
+    assert len(tokens) == len(expected)
+    same = sum(a == b for a, b in zip(tokens, expected, strict=True)) / len(expected)
+    assert same >= agreement
 
 
 # --- streaming ---------------------------------------------------------------------------
