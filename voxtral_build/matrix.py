@@ -108,7 +108,7 @@ class Quant(StrictModel):
     algorithm: Algorithm = Field(
         default="affine",
         description="How scales are chosen. affine: from the largest weight of each group, the "
-        "same bytes on every CPU. hqq: by a search for the least squared error, whose bytes "
+        "same bytes on every CPU. hqq: by a search for the least squared error, whose bytes may "
         "depend on the CPU.",
     )
     skip_incompatible_shapes: bool = Field(
