@@ -30,6 +30,7 @@ from torchao.quantization import IntxUnpackedToInt8Tensor
 from voxtral_build.checkpoint import WEIGHTS
 from voxtral_build.errors import BuildError
 from voxtral_build.matrix import Component, Quant
+from voxtral_build.progress import Tenths
 from voxtral_build.quantization import (
     assemble,
     placeholders,
@@ -109,7 +110,8 @@ def write_component(
             announced[name] = (_SAFETENSORS_NAMES[dtype], info.shape)
     left = sorted(quantizable_names(model, component).keys() - quantized)
     metadata = _metadata(component, quant, dtype) | {"left_as_is": json.dumps(left)}
-    progress = _Progress(f"{component} {quant.slug}", infos)
+    total = sum(math.prod(info.shape) for info in infos.values())
+    progress = Tenths(log, f"{component} {quant.slug}: quantized", total, "M parameters")
     weights = {}
     with (
         source.path.open("rb", buffering=0) as file,
@@ -125,7 +127,7 @@ def write_component(
             else:
                 rows = (read_rows(file.fileno(), info, block) for block in blocks(info.shape))
                 writer.add(name, (_bytes(block.to(dtype)) for block in rows))
-            progress.add(info)
+            progress.add(math.prod(info.shape))
         digest = writer.sha256()
     return QuantizedComponent(path.stat().st_size, digest, weights, left)
 
@@ -168,26 +170,6 @@ class _WeightQuantizer:
             bits_per_weight=8 * self._bytes / math.prod(self._info.shape),
             relative_rms_error=math.sqrt(self._error / self._norm) if self._norm else 0.0,
         )
-
-
-class _Progress:
-    """Tells every tenth of the parameters."""
-
-    def __init__(self, what: str, infos: dict[str, TensorInfo]):
-        self._what = what
-        self._total = sum(math.prod(info.shape) for info in infos.values())
-        self._done = 0
-
-    def add(self, info: TensorInfo) -> None:
-        before = self._done * 10 // self._total
-        self._done += math.prod(info.shape)
-        if self._done * 10 // self._total > before:
-            log.info(
-                "%s: %d %% of %.1f M parameters",
-                self._what,
-                100 * self._done // self._total,
-                self._total / 1e6,
-            )
 
 
 def _parts(

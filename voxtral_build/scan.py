@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voxtral_build.errors import CheckpointError
+from voxtral_build.progress import Tenths
 from voxtral_build.tensor_file import TensorFile, TensorInfo
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,8 @@ def read_through(file: TensorFile) -> str:
         ThreadPoolExecutor(max_workers=1) as executor,
     ):
         reader = _HashingReader(file.path, stream, executor)
-        progress = _Progress(file)
+        total = max((info.end for _, info in tensors), default=header_bytes)
+        progress = Tenths(log, f"{file.path.name}: read", total, "MB")
         for block in reader.blocks(header_bytes):
             progress.add(len(block))
         for key, info in tensors:
@@ -158,18 +160,3 @@ def _not_finite(path: Path, key: str, info: TensorInfo, scan: _Scan) -> Checkpoi
         next_step="compare the file's sha256 with the repository's: if it is the same, the "
         "checkpoint was published so",
     )
-
-
-class _Progress:
-    """Tells every tenth of the file."""
-
-    def __init__(self, file: TensorFile) -> None:
-        self._path = file.path
-        self._size = max((info.end for info in file.tensors.values()), default=0)
-        self._done = 0
-
-    def add(self, count: int) -> None:
-        before, self._done = self._done, self._done + count
-        tenths = 10 * self._done // self._size
-        if tenths > 10 * before // self._size:
-            log.info("%s: read %d %% of %.1f MB", self._path.name, 10 * tenths, self._size / 1e6)

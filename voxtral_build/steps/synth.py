@@ -22,6 +22,7 @@ from voxtral_build.checkpoint import PARAMS, TOKENIZER, WEIGHTS
 from voxtral_build.errors import CheckpointError
 from voxtral_build.files import write_text
 from voxtral_build.model.config import ModelConfig
+from voxtral_build.progress import Tenths
 from voxtral_build.tensor_file import write_tensors
 from voxtral_build.weights import expected_tensors
 
@@ -79,15 +80,12 @@ def write_checkpoint(params: dict[str, Any], seed: int, output: Path) -> None:
     shapes = expected_tensors(config)
     announced = {key: ("BF16", shape) for key, shape in shapes.items()}
     total = sum(math.prod(shape) for shape in shapes.values())
-    done, told = 0, 0
+    progress = Tenths(log, "wrote", 2 * total, "MB")
     with write_tensors(output / WEIGHTS, announced, {}) as writer:
         for index, (key, shape) in enumerate(shapes.items()):
             rng = np.random.Generator(np.random.Philox(key=[seed, index]))
             writer.add(key, _random_bf16(key, shape, rng))
-            done += math.prod(shape)
-            if done * 10 // total > told:
-                told = done * 10 // total
-                log.info("wrote %d %% of %.1f MB", told * 10, total * 2 / 1e6)
+            progress.add(2 * math.prod(shape))
     # Last: a folder with params.json is complete.
     write_text(output / PARAMS, json.dumps(params, indent=2) + "\n")
 
