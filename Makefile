@@ -2,6 +2,7 @@
 # make test    linters and tests
 # make lint    linters alone
 # make clean   what was built; the environment stays
+# make demo-train   the demo checkpoint again, from synthesizers to word error rates
 #
 # PYTHON=... uses an environment that exists instead of making .venv.
 
@@ -16,7 +17,7 @@ RUNTIME := .venv/.runtime
 TOOLS := .venv/.tools
 endif
 
-.PHONY: build test lint clean
+.PHONY: build test lint clean demo-train
 .DELETE_ON_ERROR:
 
 build: $(RUNTIME)
@@ -33,6 +34,13 @@ lint: $(TOOLS)
 	$(BIN)lint-imports
 	$(BIN)snakefmt --check Snakefile workflow
 	$(PYTHON) workflow/lint.py
+
+# An interrupted training goes on where it stopped. Needs Debian's packages espeak-ng, flite,
+# festival and festvox-kdlpc16k.
+demo-train: $(TOOLS)
+	$(PYTHON) -m demo.train --output build/demo/checkpoint --work build/demo/training
+	$(PYTHON) -m demo.recordings build/demo/recordings
+	$(PYTHON) -m demo.evaluate --checkpoint build/demo/checkpoint build/demo/recordings/*
 
 clean:
 	rm -rf build artifacts logs .snakemake

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.models import SETTINGS, TWO_LAYERS, builder, checkpoint, eager
+from tests.models import SETTINGS, TWO_LAYERS, builder, checkpoint
 from voxtral_build import sound
 from voxtral_build.audio import log_mel
 from voxtral_build.checkpoint import WEIGHTS
-from voxtral_build.matrix import METHODS_OF, Mode, Settings
+from voxtral_build.matrix import Mode, Settings
 from voxtral_build.metadata import constant_methods
-from voxtral_build.model.attention import STANDARD
+from voxtral_build.runtime import eager
 from voxtral_build.runtime.artifact import Artifact
 from voxtral_build.runtime.greedy import Methods
 from voxtral_build.steps.synth import Size
@@ -53,14 +53,7 @@ def lively_checkpoint(size: Size = TWO_LAYERS) -> Path:
 
 def eager_artifact(mode: Mode, settings: Settings = SETTINGS) -> Artifact:
     """Of the lively checkpoint, with fresh caches."""
-    folder = lively_checkpoint()
-    build = builder(folder, mode, settings)
-    encoder, _, _ = METHODS_OF[mode]
-    methods = [
-        _no_grad(eager(folder, method, mode, settings, STANDARD))
-        for method in (encoder, "token_embedding", "text_decoder")
-    ]
-    return _artifact(mode, settings, Methods(*methods, build.runtime.decode_bound))
+    return eager.eager_artifact(lively_checkpoint(), mode, settings)
 
 
 def scripted_artifact(mode: Mode, script: dict[int, int], settings: Settings = SETTINGS):
@@ -96,14 +89,6 @@ def _artifact(mode: Mode, settings: Settings, methods: Methods) -> Artifact:
         tokens=StreamingTokens.load(folder / "tekken.json"),
         vocabulary=Vocabulary.load(folder / "tekken.json"),
     )
-
-
-def _no_grad(module):
-    def call(*inputs):
-        with torch.no_grad():
-            return module(*inputs)
-
-    return call
 
 
 def letters(text: str, start: int) -> dict[int, int]:

@@ -59,6 +59,10 @@ class Vocabulary:
             return b""
         return self._encoding.decode_single_token_bytes(rank)
 
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        return [self.specials + rank for rank in self._encoding.encode_ordinary(text)]
+
 
 class TextAssembly:
     """Joins pieces; a character appears when its last byte has come.

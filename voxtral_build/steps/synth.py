@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,12 +178,16 @@ _NAMED_SPECIALS = {
 _NUM_SPECIALS = 1000
 
 
-def make_tekken(vocab_size: int, params: dict[str, Any]) -> dict[str, Any]:
+def make_tekken(
+    vocab_size: int, params: dict[str, Any], merges: Sequence[bytes] | None = None
+) -> dict[str, Any]:
     """A valid Tekken file (v7): the bytes, then pieces that merge from earlier ones.
 
     Args:
         vocab_size: of the model; at least 1256 (1000 special tokens and 256 bytes).
         params: content of params.json, for the audio side.
+        merges: pieces after the bytes, each made of two before it; every string of letters,
+            shortest first, if not given.
     """
     count = vocab_size - _NUM_SPECIALS
     if count < 256:
@@ -191,7 +195,7 @@ def make_tekken(vocab_size: int, params: dict[str, Any]) -> dict[str, Any]:
             "the vocabulary is too small for a Tekken file", got=vocab_size, allowed="1256 or more"
         )
     pieces = []
-    for rank, piece in zip(range(count), _pieces(), strict=False):
+    for rank, piece in zip(range(count), _pieces(merges), strict=False):
         try:
             text: str | None = piece.decode()
         except UnicodeDecodeError:
@@ -235,10 +239,14 @@ def make_tekken(vocab_size: int, params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pieces() -> Iterator[bytes]:
-    """The 256 bytes, then every string of letters, shortest first: each merges from two."""
+def _pieces(merges: Sequence[bytes] | None) -> Iterator[bytes]:
     for value in range(256):
         yield bytes([value])
+    yield from _letters() if merges is None else merges
+
+
+def _letters() -> Iterator[bytes]:
+    """Every string of letters, shortest first: each merges from two before it."""
     letters = [letter.encode() for letter in " " + string.ascii_lowercase + string.ascii_uppercase]
     shorter = letters
     while True:
