@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.models import ONE_LAYER, SETTINGS, checkpoint
 from voxtral_build.checkpoint import WEIGHTS
 from voxtral_build.matrix import Scheme
-from voxtral_build.steps import export, link, lower, preprocessor, quantize, validate
+from voxtral_build.steps import export, link, lower, meta_load, preprocessor, quantize, validate
 from voxtral_build.tensor_file import read_header
 from voxtral_build.weights import checkpoint_key
 
@@ -43,6 +43,13 @@ class Factory:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.checkpoint = checkpoint(ONE_LAYER)
+
+    @property
+    def inventory(self):
+        path = self.folder / "inventory.json"
+        if not path.exists():
+            meta_load.run(checkpoint=self.checkpoint, output=path)
+        return path
 
     def shape(self, name):
         """Of a parameter, by the model's name."""
@@ -110,6 +117,7 @@ class Factory:
             scheme = SCHEMES[variant.scheme]
             link.run(
                 checkpoint=self.checkpoint,
+                inventory=self.inventory,
                 variant=variant,
                 scheme=scheme,
                 weights=self.variant_weights(variant),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -10,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from voxtral_build.manifest import FileRecord
 from voxtral_build.pte.inspect import describe
+from voxtral_build.verify import verify
 
 pytestmark = pytest.mark.lowering
 
@@ -46,14 +47,10 @@ def test_one_variant_from_nothing_and_then_nothing_to_do(repository, tmp_path):
         "manifest.json",
         "report.json",
     }
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["files"] == {
-        name: {
-            "bytes": (folder / name).stat().st_size,
-            "sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest(),
-        }
-        for name in ("model.pte", "preprocessor.pte", "tekken.json")
-    }
+    made_from = verify(folder).dependencies
+    for name in ("params.json", "consolidated.safetensors", "tekken.json"):
+        path = tmp_path / "build" / "checkpoint" / name
+        assert made_from[f"checkpoint/{name}"] == FileRecord.of(path)
     assert set(describe(folder / "preprocessor.pte").methods) == {"forward"}
     # Nothing half-written is left anywhere.
     assert list((tmp_path / "build").rglob("*.tmp")) == []

@@ -109,10 +109,11 @@ def test_preprocessor(steps: Recorder) -> None:
 
 
 def test_link(steps: Recorder) -> None:
-    units = ["--unit", "a", "--unit", "b", "--preprocessor", "p"]
+    units = ["--unit", "a", "--unit", "b", "--preprocessor", "p", "--inventory", "i"]
     assert cli.main(["link", *GIVEN, *VARIANT, "--embedding", "none", *units]) == 0
     assert steps.arguments["units"] == [Path("a"), Path("b")]
     assert steps.arguments["preprocessor"] == Path("p")
+    assert steps.arguments["inventory"] == Path("i")
     assert steps.arguments["weights"] == {"decoder": Path("w")}
     assert steps.arguments["variant"].mode == "offline"
 
@@ -207,7 +208,7 @@ def test_interrupts_and_faults(steps: Recorder) -> None:
 
 def test_settings_out_of_bounds(steps: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
     variant = [*VARIANT, "--embedding", "none"]
-    files = ["--unit", "a", "--preprocessor", "p"]
+    files = ["--unit", "a", "--preprocessor", "p", "--inventory", "i"]
     assert cli.main(["link", *GIVEN, *variant, *files, "--delay-tokens", "31"]) == 2
     assert "settings: delay_tokens" in capsys.readouterr().err
 

@@ -11,6 +11,7 @@ from torch import nn
 from tests.factory import SCHEMES, Factory
 from voxtral_build.backends import BACKENDS
 from voxtral_build.backends.lowering import lower_program
+from voxtral_build.manifest import Manifest
 from voxtral_build.matrix import COMPONENT_OF, Quant, Variant
 from voxtral_build.pte.inspect import describe, undelegated_linears
 from voxtral_build.quantization import quantize_tensor
@@ -72,7 +73,7 @@ def test_a_quantized_artifact_is_as_small_as_its_scheme_says(factory, scheme):
 
 def test_the_manifest_tells_what_was_left_as_it_is(factory):
     artifact = factory.artifact(Variant("xnnpack", "fp32", "mixed", "offline"))
-    components = json.loads((artifact / "manifest.json").read_text())["components"]
+    components = Manifest.load(artifact / "manifest.json").components
     decoder = components["decoder"]
     assert decoder["quantization"] == {
         "type": "8da4w",

@@ -22,7 +22,7 @@ from tests.models import ONE_LAYER
 from tests.sessions import FIRST, letters, lively_checkpoint, scripted_artifact, speech
 from voxtral_build import cli
 from voxtral_build.errors import BuildError
-from voxtral_build.files import sha256
+from voxtral_build.manifest import FileRecord, Manifest
 from voxtral_build.matrix import Variant
 from voxtral_build.runtime.artifact import Artifact
 
@@ -324,6 +324,12 @@ def test_a_pipe_through_the_command(folder):
     assert b"Traceback" not in shown.stderr
 
 
+def _change_files(folder, change):
+    manifest = Manifest.load(folder / "manifest.json")
+    change(manifest.files)
+    manifest.write(folder / "manifest.json")
+
+
 @pytest.mark.lowering
 def test_spoiled_artifacts_are_refused(factory, folder, tmp_path, capsys):
     def refused():
@@ -346,9 +352,7 @@ def test_spoiled_artifacts_are_refused(factory, folder, tmp_path, capsys):
     assert "sha256" in spoil("tekken.json", lambda data: data.replace(b'"v7"', b'"v3"'))
     assert "bytes" in spoil("model.pte", lambda data: data[:-1])
 
-    manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["files"]["tekken.json"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    _change_files(folder, lambda files: files.pop("tekken.json"))
     assert "does not say what tekken.json has to be" in refused()
 
     (folder / "preprocessor.pte").unlink()
@@ -360,9 +364,7 @@ def test_spoiled_artifacts_are_refused(factory, folder, tmp_path, capsys):
 @pytest.mark.lowering
 def test_a_program_that_is_none(folder):
     (folder / "preprocessor.pte").write_bytes(b"x" * 100)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    digest = sha256(folder / "preprocessor.pte")
-    manifest["files"]["preprocessor.pte"] = {"bytes": 100, "sha256": digest}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    record = FileRecord.of(folder / "preprocessor.pte")
+    _change_files(folder, lambda files: files.update({"preprocessor.pte": record}))
     with pytest.raises(BuildError, match=r"preprocessor\.pte can't be loaded"):
         Artifact.load(folder)

@@ -149,6 +149,7 @@ def _preprocessor(args: argparse.Namespace) -> None:
 def _link(args: argparse.Namespace) -> None:
     _step("link")(
         checkpoint=args.checkpoint,
+        inventory=args.inventory,
         variant=args.variant,
         scheme=_scheme(args),
         weights=dict(args.weights),
@@ -194,6 +195,14 @@ def _footprint(args: argparse.Namespace) -> None:
     settings = _settings(args, matrix.settings)
     rows = footprint.footprints(matrix, config, settings, args.artifacts)
     print(table.as_json(rows) if args.json else table.as_text(rows))
+
+
+def _verify(args: argparse.Namespace) -> None:
+    verify = importlib.import_module("voxtral_build.verify").verify
+    for folder in args.artifact:
+        manifest = verify(folder)
+        size = sum(record.bytes for record in manifest.files.values())
+        print(f"{folder}: {manifest.variant}, {size:,} bytes in {len(manifest.files)} files, right")
 
 
 def _transcribe(args: argparse.Namespace) -> None:
@@ -247,6 +256,9 @@ def make_parser() -> argparse.ArgumentParser:
     sub = add("inspect", _inspect, "show what is in a .pte file")
     sub.add_argument("file", type=Path, metavar="FILE.pte")
     sub.add_argument("--json", action="store_true", help="for programs")
+
+    sub = add("verify", _verify, "hold artifacts against their manifests")
+    sub.add_argument("artifact", type=Path, nargs="+", metavar="ARTIFACT", help="folders")
 
     sub = add("transcribe", _transcribe, "transcribe sound with an artifact, to stdout")
     sub.add_argument("artifact", type=Path, metavar="ARTIFACT", help="an artifact's folder")
@@ -329,6 +341,7 @@ def make_parser() -> argparse.ArgumentParser:
     sub = add("link", _link, "join units into an artifact")
     _add_checkpoint(sub)
     _add_variant(sub)
+    sub.add_argument("--inventory", type=Path, required=True, metavar="JSON", help="from meta-load")
     sub.add_argument(
         "--unit", type=Path, action="append", required=True, metavar="PTE", help="repeatable"
     )

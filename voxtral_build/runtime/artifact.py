@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from voxtral_build.artifact_files import MANIFEST, MODEL, PREPROCESSOR
 from voxtral_build.checkpoint import TOKENIZER, read_json
 from voxtral_build.errors import BuildError, PteError
 from voxtral_build.files import sha256
+from voxtral_build.manifest import FileRecord, Manifest
 from voxtral_build.matrix import METHODS_OF, Mode
 from voxtral_build.runtime.greedy import Function, Methods
 from voxtral_build.runtime.program import Program
@@ -178,27 +178,27 @@ def _check_files(folder: Path) -> None:
             allowed="a folder that `snakemake` made in artifacts/",
             next_step="build it, or give the artifact's folder itself",
         )
-    files = read_json(folder / MANIFEST).get("files")
+    files = Manifest.load(folder / MANIFEST).files
     for name in (MODEL, PREPROCESSOR, TOKENIZER):
-        expected = files.get(name) if isinstance(files, dict) else None
-        if not isinstance(expected, dict) or not {"bytes", "sha256"} <= expected.keys():
+        if name not in files:
             raise BuildError(
                 f"{folder / MANIFEST} does not say what {name} has to be",
-                got="no size and hash of it under files",
+                got=", ".join(files),
+                allowed="its size and hash under subject",
                 next_step=_REBUILD,
             )
-        _check_file(folder / name, expected)
+        _check_file(folder / name, files[name])
 
 
-def _check_file(path: Path, expected: Mapping[str, Any]) -> None:
+def _check_file(path: Path, expected: FileRecord) -> None:
     size = path.stat().st_size
     got = f"{size:,} bytes"
-    allowed = f"{expected['bytes']:,} bytes"
-    same = size == expected["bytes"]
+    allowed = f"{expected.bytes:,} bytes"
+    same = size == expected.bytes
     if same and path.name != MODEL:
         digest = sha256(path)
-        same = digest == expected["sha256"]
-        got, allowed = f"sha256 {digest}", f"sha256 {expected['sha256']}"
+        same = digest == expected.sha256
+        got, allowed = f"sha256 {digest}", f"sha256 {expected.sha256}"
     if not same:
         raise BuildError(
             f"{path} is not the file that the artifact was made with",

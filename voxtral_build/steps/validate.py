@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from voxtral_build import sound
-from voxtral_build.artifact_files import MODEL
+from voxtral_build.artifact_files import MANIFEST, MODEL
 from voxtral_build.audio import log_mel
 from voxtral_build.backends import BACKENDS
 from voxtral_build.checkpoint import PARAMS, TOKENIZER
 from voxtral_build.errors import BuildError, ValidationError
-from voxtral_build.files import write_text
+from voxtral_build.files import sha256, write_text
 from voxtral_build.matrix import (
     COMPONENTS,
     METHODS_OF,
@@ -144,6 +144,7 @@ def run(
     prompt = tokens.prompt(settings.delay_tokens)
     with torch.no_grad():
         report = _measure(artifact, variant, eager, mel, prompt)
+    report["manifest_sha256"] = sha256(artifact / MANIFEST)
     report["audio_s"] = samples.shape[0] / config.audio.sampling_rate
     failed = output.with_suffix(".failed.json")
     text = json.dumps(report, indent=1) + "\n"

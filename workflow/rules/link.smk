@@ -5,6 +5,7 @@ rule link:
     input:
         code=step_sources("link"),
         params=PARAMS,
+        inventory=INVENTORY,
         tokenizer=TOKENIZER,
         units=variant_units,
         preprocessor=variant_preprocessor,
@@ -27,10 +28,13 @@ rule link:
         settings=settings_flags(),
         units=unit_list_flags,
         folder=subpath(output.model, parent=True),
-        versions=tool_versions("executorch"),
+        versions=tool_versions(
+            "executorch", "numpy", "pydantic", "safetensors", "torch", "torchao"
+        ),
     message:
         "link: {wildcards.variant} (log: {log})"
     shell:
-        "python -m voxtral_build link --checkpoint {params.checkpoint:q} {params.scheme}"
+        "python -m voxtral_build link --checkpoint {params.checkpoint:q} --inventory {input.inventory:q}"
+        " {params.scheme}"
         " {params.settings} {params.units} --preprocessor {input.preprocessor:q}"
         " --output {params.folder:q} 2> {log:q}"

@@ -1,0 +1,93 @@
+"""Hold an artifact's folder against its manifest, and the parts against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from voxtral_build.artifact_files import FAILED_REPORT, MANIFEST, MODEL, PREPROCESSOR, REPORT
+from voxtral_build.checkpoint import TOKENIZER, read_json
+from voxtral_build.errors import ValidationError
+from voxtral_build.files import sha256
+from voxtral_build.manifest import FileRecord, Manifest
+from voxtral_build.matrix import METHODS_OF, Variant
+from voxtral_build.pte.inspect import describe
+
+REQUIRED = (MODEL, PREPROCESSOR, TOKENIZER)
+_BESIDE = {MANIFEST, REPORT, "README.md"}
+# Constant methods of a program that say what was set for the build.
+_SETTINGS = ("max_seq_len", "delay_tokens", "sliding_window", "max_enc_len")
+
+
+def verify(folder: Path) -> Manifest:
+    """Check every file of an artifact's folder.
+
+    Sizes and hashes are the manifest's; the report is of this manifest; methods and
+    constants of the model are those of the variant and its settings; nothing else lies there.
+
+    Raises:
+        BuildError: there is no manifest that could be read.
+        ValidationError: lists everything that is wrong.
+    """
+    manifest = Manifest.load(folder / MANIFEST)
+    faults = [*_file_faults(folder, manifest), *_report_faults(folder, manifest)]
+    if not faults:  # of the right bytes
+        faults += _model_faults(folder / MODEL, manifest)
+    if faults:
+        raise ValidationError(
+            f"{folder} is not the artifact that its manifest describes",
+            got="\n           ".join(faults),
+            next_step="fetch or build it again; publish nothing of it",
+        )
+    return manifest
+
+
+def _file_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
+    for name in REQUIRED:
+        if name not in manifest.files:
+            yield f"{name}: not in the manifest"
+    for name, record in manifest.files.items():
+        path = folder / name
+        # A name that leads out of the folder is nobody's honest file.
+        if Path(name).name != name:
+            yield f"{name}: no name of a file in this folder"
+        elif path.is_symlink() or not path.is_file():
+            yield f"{name}: missing" if not path.is_symlink() else f"{name}: a link"
+        elif (size := path.stat().st_size) != record.bytes:
+            yield f"{name}: {size:,} bytes, not {record.bytes:,}"
+        elif (got := FileRecord.of(path)) != record:
+            yield f"{name}: sha256 {got.sha256}, not {record.sha256}"
+    for path in sorted(folder.iterdir()):
+        if path.name == FAILED_REPORT:
+            yield f"{path.name}: it failed its validation"
+        elif path.name not in manifest.files.keys() | _BESIDE:
+            yield f"{path.name}: belongs to no artifact"
+
+
+def _report_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
+    path = folder / REPORT
+    if not path.is_file():
+        yield f"{REPORT}: missing, it was not validated"
+        return
+    report = read_json(path)
+    for name, expected in (
+        ("variant", manifest.variant),
+        ("manifest_sha256", sha256(folder / MANIFEST)),
+        ("status", "validated"),
+    ):
+        if report.get(name) != expected:
+            yield f"{REPORT}: {name} {report.get(name)}, not {expected}"
+
+
+def _model_faults(model: Path, manifest: Manifest) -> Iterator[str]:
+    variant = Variant.parse(manifest.variant)
+    description = describe(model)
+    constants: Mapping[str, Any] = description.constant_methods
+    got, expected = sorted(description.methods), sorted(METHODS_OF[variant.mode])
+    if got != expected:
+        yield f"{model.name}: methods {', '.join(got)}, not {', '.join(expected)}"
+    for name in _SETTINGS:
+        setting = manifest.settings.get(name)
+        if setting is not None and name in constants and constants[name] != setting:
+            yield f"{model.name}: {name} {constants[name]}, not {setting}"
