@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from demo.language import WORDS
 from demo.mixing import RATE, Recording, training_recording
 from demo.voices import training_voice
 from voxtral_build.audio import log_mel
@@ -25,7 +26,6 @@ from voxtral_build.tokenizer import BUFFER_TOKENS, StreamingTokens
 
 STEP = 1280  # samples of a token
 IGNORED = -100  # no loss here
-_BYTES = 256  # pieces that no word needs
 _ENCODER_STEP = 0.02  # seconds
 _PHONE_DELAY = 0.08  # a sound is named when this much of what follows it was heard
 
@@ -103,22 +103,29 @@ class Examples:
         """The first id that is text."""
         return self.vocabulary.specials
 
-    def batch(self, number: int, tokens_in_all: int, hardness: float) -> Batch:
+    def batch(self, number: int, tokens_in_all: int, hardness: float, disturbance: float) -> Batch:
         """Examples of one length, `tokens_in_all` tokens together.
 
         Args:
             hardness: of the recordings; see `mixing.training_recording`.
+            disturbance: share of the pieces that the decoder is told wrong.
         """
         rng = random.Random(f"{self.seed}/{number}")
         length = rng.choice((56, 80, 112, 160))
         left_pad = self.tokens.left_pad if rng.random() < 0.25 else rng.randint(3, 16)
         examples = [
-            self._example(rng, length, left_pad, hardness) for _ in range(tokens_in_all // length)
+            self._example(rng, length, left_pad, hardness, disturbance)
+            for _ in range(tokens_in_all // length)
         ]
         return Batch(*(torch.stack(parts) for parts in zip(*examples, strict=True)))
 
     def _example(
-        self, rng: random.Random, length: int, left_pad: int, hardness: float
+        self,
+        rng: random.Random,
+        length: int,
+        left_pad: int,
+        hardness: float,
+        disturbance: float,
     ) -> tuple[Tensor, ...]:
         delay = 6 if rng.random() < 0.6 else rng.randint(2, 12)
         tail = delay + 1 + BUFFER_TOKENS if rng.random() < 0.6 else 0
@@ -130,7 +137,8 @@ class Examples:
         words = [(self.vocabulary.encode(f" {word}"), end) for word, end in recording.words]
         output = answer(words, self.tokens, left_pad, delay, length)
         start = left_pad + delay  # the first position that answers
-        told = [self._disturbed(rng, token) for token in (self.tokens.bos, *output[:-1])]
+        told = [self.tokens.bos, *output[:-1]]
+        told = [self._disturbed(rng, token, disturbance) for token in told]
         told[1 : start + 1] = [self.tokens.streaming_pad] * start
         return (
             log_mel(torch.from_numpy(samples), self.audio)[0],
@@ -140,10 +148,14 @@ class Examples:
             self.sounds(recording, left_pad, length),
         )
 
-    def _disturbed(self, rng: random.Random, token: int) -> int:
-        """One text token in ten is another: the model must not lean on what it said."""
-        if token >= self.specials and rng.random() < 0.1:
-            return self.specials + _BYTES + rng.randrange(self.vocabulary.pieces - _BYTES)
+    def _disturbed(self, rng: random.Random, token: int, share: float) -> int:
+        """A piece, or the beginning of another word in its place.
+
+        Greedy decoding goes on from its own mistakes, and must hear what comes next all the
+        same.
+        """
+        if token >= self.specials and rng.random() < share:
+            return self.vocabulary.encode(f" {rng.choice(WORDS)}")[0]
         return token
 
     def sounds(self, recording: Recording, left_pad: int, length: int) -> Tensor:

@@ -16,7 +16,7 @@ from demo.examples import Batch, Examples
 from demo.mixing import RATE, Recording
 from demo.recordings import read_set, write_set
 from demo.student import Student, losses, params, write_checkpoint, write_tokenizer
-from demo.train import Training, hardness, learning_rate, word_weight
+from demo.train import Training, disturbance, hardness, learning_rate, word_weight
 from tests.sessions import letters, scripted_artifact
 from voxtral_build.errors import BuildError
 from voxtral_build.matrix import Settings
@@ -29,7 +29,7 @@ from voxtral_build.weights import check
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory) -> Batch:
     tokenizer = write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-    return Examples(tokenizer, ["_", "es"], AudioParams(), seed=1).batch(2, 560, 1.0)
+    return Examples(tokenizer, ["_", "es"], AudioParams(), seed=1).batch(2, 560, 1.0, 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,7 @@ def test_schedules():
     assert np.argmax(rates) in range(99, 102)
     assert rates[-1] < 1e-4 * train.PEAK_RATE
     assert [hardness(step, 100) for step in (0, 6, 25, 99)] == pytest.approx([0, 0, 1, 1])
+    assert [disturbance(step, 100) for step in (0, 24, 25, 99)] == [0.1, 0.1, 0.3, 0.3]
     assert [word_weight(step, 100) for step in (0, 50, 70, 90)] == pytest.approx([4, 4, 2.5, 1])
 
 
