@@ -10,6 +10,7 @@
 #   build/graphs/{graph}        <attention>-<dtype>-<method>-<mode>-<quantization>
 #   build/units/{unit}          <backend>-<dtype>-<method>-<mode>-<quantization>
 #   build/preprocessors/{mode}  offline or streaming
+#   build/reference.safetensors what the model itself makes of the speech for validation
 #   artifacts/{variant}/        <backend>-<dtype>-<scheme>-<mode>
 #   logs/<stage>/, logs/benchmarks/<stage>/
 from snakemake.utils import min_version
@@ -29,6 +30,7 @@ include: "workflow/rules/export.smk"
 include: "workflow/rules/lower.smk"
 include: "workflow/rules/preprocessor.smk"
 include: "workflow/rules/link.smk"
+include: "workflow/rules/reference.smk"
 include: "workflow/rules/validate.smk"
 
 

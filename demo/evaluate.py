@@ -23,7 +23,6 @@ from voxtral_build.matrix import Mode, Settings
 from voxtral_build.runtime.artifact import Artifact
 from voxtral_build.runtime.eager import eager_artifact
 from voxtral_build.runtime.session import OfflineSession, StreamingSession, Token
-from voxtral_build.text import TextAssembly
 
 log = logging.getLogger("demo.evaluate")
 
@@ -50,9 +49,7 @@ class Score:
 
 def transcribe(artifact: Artifact, samples: np.ndarray) -> str:
     """The text of one recording, by the session of the artifact's mode."""
-    assembly = TextAssembly()
-    pieces = [assembly.add(artifact.vocabulary.piece(t.id)) for t in _tokens(artifact, samples)]
-    return ("".join(pieces) + assembly.finish()).strip()
+    return artifact.vocabulary.text(token.id for token in _tokens(artifact, samples))
 
 
 def _tokens(artifact: Artifact, samples: np.ndarray) -> Iterator[Token]:

@@ -7,7 +7,16 @@ from pathlib import Path
 from tests.models import ONE_LAYER, SETTINGS, checkpoint
 from voxtral_build.checkpoint import WEIGHTS
 from voxtral_build.matrix import Scheme
-from voxtral_build.steps import export, link, lower, meta_load, preprocessor, quantize, validate
+from voxtral_build.steps import (
+    export,
+    link,
+    lower,
+    meta_load,
+    preprocessor,
+    quantize,
+    reference,
+    validate,
+)
 from voxtral_build.tensor_file import read_header
 from voxtral_build.weights import checkpoint_key
 
@@ -128,6 +137,18 @@ class Factory:
             )
         return path
 
+    @property
+    def reference(self):
+        path = self.folder / "reference.safetensors"
+        if not path.exists():
+            reference.run(
+                checkpoint=self.checkpoint,
+                delay_tokens=SETTINGS.delay_tokens,
+                audio=[SPEECH],
+                output=path,
+            )
+        return path
+
     def validate(self, variant, output, **changes):
         arguments = {
             "artifact": self.artifact(variant),
@@ -137,6 +158,7 @@ class Factory:
             "weights": self.variant_weights(variant),
             "settings": SETTINGS,
             "audio": [SPEECH],
+            "reference": self.reference,
             "output": output,
         }
         validate.run(**(arguments | changes))

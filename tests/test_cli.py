@@ -96,6 +96,20 @@ def test_lower(steps: Recorder) -> None:
     )
 
 
+def test_reference(steps: Recorder) -> None:
+    arguments = ["reference", *GIVEN, "--audio", "x.wav", "y.wav"]
+    assert cli.main([*arguments, "--delay-tokens", "12"]) == 0
+    assert steps.step == "reference"
+    assert steps.arguments == {
+        "checkpoint": Path("c"),
+        "delay_tokens": 12,
+        "audio": [Path("x.wav"), Path("y.wav")],
+        "output": Path("o"),
+    }
+    assert cli.main(arguments) == 0
+    assert steps.arguments["delay_tokens"] == 6
+
+
 def test_preprocessor(steps: Recorder) -> None:
     arguments = ["--params", "p", "--mode", "offline", "--max-seq-len", "64", "--output", "o"]
     assert cli.main(["preprocessor", *arguments]) == 0
@@ -123,6 +137,7 @@ VARIANT = [
     *("--encoder", "none", "--decoder", "8da4w.g32", "--weights", "decoder=w"),
 ]
 VALIDATE = ["validate", *GIVEN, *VARIANT, "--artifact", "a", "--audio", "x.wav"]
+VALIDATE += ["--reference", "r"]
 
 
 def test_validate(steps: Recorder) -> None:
@@ -229,9 +244,10 @@ def test_list(
         "size_bytes": 2_500_000,
         "ms_per_step": 12.25,
         "methods": {
-            "audio_encoder": {"max_abs_difference": 2e-6, "top1_agreement": None},
-            "text_decoder": {"max_abs_difference": 3e-5, "top1_agreement": 0.995},
+            "audio_encoder": {"max_abs_difference": 2e-6},
+            "text_decoder": {"max_abs_difference": 3e-5},
         },
+        "against_float32": {"top1_agreement": 0.995, "divergence": 0.0125},
     }
     (validated / "report.json").write_text(json.dumps(report), encoding="utf-8")
     report["status"] = "failed"
@@ -252,11 +268,13 @@ def test_list(
     row = rows["xnnpack-fp32-none-offline"]
     assert (row["status"], row["max_abs_difference"]) == ("validated", 3e-5)
     assert (row["top1_agreement"], row["ms_per_step"]) == (0.995, 12.25)
+    assert row["divergence"] == 0.0125
 
     assert cli.main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 11
-    assert lines[1].split()[-6:] == ["validated", "2.5", "MB", "3.0e-05", "99.5%", "12.2"]
+    measured = ["validated", "2.5", "MB", "3.0e-05", "99.5%", "1.2e-02", "12.2"]
+    assert lines[1].split()[-7:] == measured
 
 
 def test_list_without_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from voxtral_build.matrix import Matrix
 
 STAGES = (
     *("download", "meta_load", "quantize", "export", "lower", "preprocessor", "link"),
-    "validate",
+    *("reference", "validate"),
 )
 ALL = {
     "download": 1,
@@ -32,6 +32,7 @@ ALL = {
     "lower": 23,
     "preprocessor": 2,
     "link": 10,
+    "reference": 1,
     "validate": 10,
 }
 
@@ -91,7 +92,7 @@ class Workspace:
     def pretend_all_is_built(self) -> None:
         matrix = Matrix.parse(self.data)
         build = self.folder / "build"
-        files = [build / "inventory.json"]
+        files = [build / "inventory.json", build / "reference.safetensors"]
         names = ("params.json", "consolidated.safetensors", "tekken.json")
         files += [build / "checkpoint" / name for name in names]
         for variant in matrix.variants:
@@ -128,7 +129,7 @@ def test_one_backend(workspace: Workspace) -> None:
     assert xnnpack.stages == {**ALL, "lower": 18, "link": 8, "validate": 8}
     assert not [job for job in xnnpack.jobs if "portable" in job]
     assert portable.stages == {
-        **dict.fromkeys(("download", "meta_load"), 1),
+        **dict.fromkeys(("download", "meta_load", "reference"), 1),
         **dict.fromkeys(("export", "lower"), 5),
         **dict.fromkeys(("preprocessor", "link", "validate"), 2),
     }
@@ -138,11 +139,15 @@ def test_one_variant_by_its_path(workspace: Workspace) -> None:
     variant = "xnnpack-fp32-8da4w-streaming"
     plan = workspace.plan(f"artifacts/{variant}/report.json")
     assert plan.stages == {
-        **dict.fromkeys(("download", "meta_load", "preprocessor", "link", "validate"), 1),
+        **dict.fromkeys(("download", "meta_load", "preprocessor"), 1),
+        **dict.fromkeys(("reference", "link", "validate"), 1),
         **dict.fromkeys(("quantize", "export", "lower"), 3),
     }
     model = workspace.plan(f"artifacts/{variant}/model.pte")
-    assert set(plan.jobs) - set(model.jobs) == {f"validate: {variant}"}
+    assert set(plan.jobs) - set(model.jobs) == {
+        "reference: the model in float32",
+        f"validate: {variant}",
+    }
 
 
 def test_a_change_rebuilds_what_depends_on_it(workspace: Workspace) -> None:
@@ -171,7 +176,9 @@ def test_a_change_rebuilds_what_depends_on_it(workspace: Workspace) -> None:
     scheme["decoder"] = "8da4w"
     workspace.data["settings"]["delay_tokens"] = 7
     settings = workspace.plan()
-    assert settings.stages == {name: ALL[name] for name in ("export", "lower", "link", "validate")}
+    assert settings.stages == {
+        name: ALL[name] for name in ("export", "lower", "link", "reference", "validate")
+    }
 
     workspace.data["settings"] |= {"delay_tokens": 6, "max_seq_len": 300}
     longer = workspace.plan()

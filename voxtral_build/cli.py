@@ -160,6 +160,15 @@ def _link(args: argparse.Namespace) -> None:
     )
 
 
+def _reference(args: argparse.Namespace) -> None:
+    _step("reference")(
+        checkpoint=args.checkpoint,
+        delay_tokens=_settings(args).delay_tokens,
+        audio=args.audio,
+        output=args.output,
+    )
+
+
 def _validate(args: argparse.Namespace) -> None:
     _step("validate")(
         artifact=args.artifact,
@@ -169,6 +178,7 @@ def _validate(args: argparse.Namespace) -> None:
         weights=dict(args.weights),
         settings=_settings(args),
         audio=args.audio,
+        reference=args.reference,
         output=args.output,
     )
 
@@ -351,11 +361,26 @@ def make_parser() -> argparse.ArgumentParser:
     _add_settings(sub)
     _add_output(sub, "the artifact's folder", metavar="DIR")
 
+    sub = add("reference", _reference, "run the model itself over speech, in float32")
+    _add_checkpoint(sub)
+    sub.add_argument(
+        "--delay-tokens",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help=Settings.model_fields["delay_tokens"].description,
+    )
+    _add_audio(sub)
+    _add_output(sub, "a safetensors file")
+
     sub = add("validate", _validate, "run an artifact and hold it against the model in eager")
     sub.add_argument("--artifact", type=Path, required=True, metavar="DIR")
     _add_checkpoint(sub)
     _add_variant(sub)
-    sub.add_argument("--audio", type=Path, nargs="+", required=True, metavar="WAV")
+    _add_audio(sub)
+    sub.add_argument(
+        "--reference", type=Path, required=True, metavar="FILE", help="of the same audio"
+    )
     _add_settings(sub)
     _add_output(sub, "report.json")
     return parser
@@ -363,6 +388,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_checkpoint(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--checkpoint", type=Path, required=True, metavar="DIR")
+
+
+def _add_audio(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--audio", type=Path, nargs="+", required=True, metavar="FILE")
 
 
 def _add_output(sub: argparse.ArgumentParser, text: str, metavar: str = "FILE") -> None:

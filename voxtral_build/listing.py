@@ -22,8 +22,10 @@ class Row:
         host: where its units can be lowered.
         status: not built; built (no report yet); validated; failed.
         size_bytes: of model.pte.
-        max_abs_difference: worst of its methods against eager.
-        top1_agreement: worst of its methods, 0 to 1.
+        max_abs_difference: worst of its methods against eager with the same quantization.
+        top1_agreement: share of positions where the likeliest token is that of the model in
+            float32.
+        divergence: mean Kullback-Leibler divergence from that model's tokens, in nats.
         ms_per_step: time of one token (80 ms of audio), in ms.
     """
 
@@ -40,6 +42,7 @@ class Row:
     size_bytes: int | None = None
     max_abs_difference: float | None = None
     top1_agreement: float | None = None
+    divergence: float | None = None
     ms_per_step: float | None = None
 
 
@@ -71,12 +74,15 @@ def _built(artifact: Path) -> dict[str, Any]:
     if not model.is_file():
         return {"status": "not built"}
     report = _report(artifact, model.stat().st_mtime_ns)
-    methods: Mapping[str, Mapping[str, Any]] = report.get("methods", {})
+    methods: Mapping[str, Mapping[str, float]] = report.get("methods", {})
+    differences = [method["max_abs_difference"] for method in methods.values()]
+    float32: Mapping[str, float] = report.get("against_float32", {})
     return {
         "status": report.get("status", "built"),
         "size_bytes": report.get("size_bytes", model.stat().st_size),
-        "max_abs_difference": _worst(max, methods, "max_abs_difference"),
-        "top1_agreement": _worst(min, methods, "top1_agreement"),
+        "max_abs_difference": max(differences, default=None),
+        "top1_agreement": float32.get("top1_agreement"),
+        "divergence": float32.get("divergence"),
         "ms_per_step": report.get("ms_per_step"),
     }
 
@@ -97,11 +103,6 @@ def _report(artifact: Path, built: int) -> dict[str, Any]:
     return {}
 
 
-def _worst(choose: Any, methods: Mapping[str, Mapping[str, Any]], key: str) -> float | None:
-    values = [method[key] for method in methods.values() if method.get(key) is not None]
-    return float(choose(values)) if values else None
-
-
 def as_json(table: Iterable[Row]) -> str:
     """The rows for programs."""
     return json.dumps([asdict(row) for row in table], indent=2)
@@ -109,7 +110,7 @@ def as_json(table: Iterable[Row]) -> str:
 
 _HEADINGS = (
     *("variant", "encoder", "decoder", "embedding", "host"),
-    *("status", "size", "max diff", "top-1", "ms/step"),
+    *("status", "size", "max diff", "top-1", "KL", "ms/step"),
 )
 _NUM_TEXT_COLUMNS = 6  # the rest are numbers, set to the right
 
@@ -133,5 +134,6 @@ def _cells(row: Row) -> tuple[str, ...]:
         "" if row.size_bytes is None else f"{row.size_bytes / 1e6:,.1f} MB",
         "" if row.max_abs_difference is None else f"{row.max_abs_difference:.1e}",
         "" if row.top1_agreement is None else f"{row.top1_agreement:.1%}",
+        "" if row.divergence is None else f"{row.divergence:.1e}",
         "" if row.ms_per_step is None else f"{row.ms_per_step:.1f}",
     )

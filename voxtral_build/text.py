@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import codecs
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,11 @@ class Vocabulary:
         if not 0 <= rank < self.pieces:  # the model's vocabulary may be padded
             return b""
         return self._encoding.decode_single_token_bytes(rank)
+
+    def text(self, tokens: Iterable[int]) -> str:
+        """The text of tokens, without the blank before its first word."""
+        assembly = TextAssembly()
+        return ("".join(assembly.add(self.piece(t)) for t in tokens) + assembly.finish()).strip()
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text."""

@@ -71,7 +71,7 @@ class Parity:
         return cls(
             max_abs_difference=float((got - eager).abs().max()),
             max_abs_output=float(eager.abs().max()),
-            cosine=float(torch.cosine_similarity(got.flatten(), eager.flatten(), dim=0)),
+            cosine=cosine(got, eager),
             top1_agreement=float((got.argmax(-1) == eager.argmax(-1)).float().mean())
             if logits
             else None,
@@ -98,3 +98,9 @@ class Parity:
             return []
         figures = f"{self.max_abs_difference:.3g} at outputs up to {self.max_abs_output:.3g}"
         return [f"{name}: max_abs_difference {figures}, at most {MAX_RELATIVE_DIFFERENCE} of them"]
+
+
+def cosine(first: Tensor, second: Tensor) -> float:
+    """Cosine of the angle between two tensors of one shape, taken as vectors."""
+    a, b = first.float().flatten(), second.float().flatten()
+    return float(torch.cosine_similarity(a, b, dim=0))

@@ -1,9 +1,10 @@
 """Run an artifact over real speech, in a process of its own, and compare it with eager.
 
-Three questions, and the report answers each with figures: does every method compute what
-the model computes (given the same inputs), does the whole give the same tokens, and how
-fast. The eager model of the comparison shares neither kernels nor caches with the
-artifact: it runs on PyTorch's own attention.
+Four questions, and the report answers each with figures: does every method compute what
+the model with the same quantization computes (given the same inputs), does the whole give
+the same tokens, how far is that from the model in float32, and how fast. The eager model of
+the comparison shares neither kernels nor caches with the artifact: it runs on PyTorch's own
+attention.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voxtral_build import sound
 from voxtral_build.artifact_files import MANIFEST, MODEL
 from voxtral_build.audio import log_mel
 from voxtral_build.backends import BACKENDS
@@ -52,8 +52,11 @@ from voxtral_build.runtime.greedy import (
     encode_streaming,
     pad_audio,
 )
-from voxtral_build.runtime.parity import BF16_GATE, QUANTIZED_GATE, Parity
+from voxtral_build.runtime.parity import BF16_GATE, QUANTIZED_GATE, Parity, cosine
 from voxtral_build.runtime.program import Program
+from voxtral_build.runtime.reference import Reference
+from voxtral_build.speech import read_speech
+from voxtral_build.text import Vocabulary
 from voxtral_build.tokenizer import StreamingTokens
 from voxtral_build.weights import TORCH_DTYPES
 
@@ -110,14 +113,19 @@ def run(
     weights: Mapping[Component, Path],
     settings: Settings,
     audio: Sequence[Path],
+    reference: Path,
     output: Path,
 ) -> None:
     """Validate `artifact` and write its report.
+
+    Args:
+        reference: what the `reference` step made of the same audio.
 
     The report of a failed artifact is written beside `output`, with the ending
     `.failed.json`, so that its figures can be read while nothing takes it for validated.
 
     Raises:
+        BuildError: the reference is of other audio, or of another model or delay.
         ValidationError: names the gates that failed, the figures and the bounds.
     """
     config = ModelConfig.load(checkpoint / PARAMS)
@@ -130,7 +138,7 @@ def run(
         weights,
         TORCH_DTYPES[variant.dtype],
     )
-    samples = torch.cat([_read(path, config.audio.sampling_rate) for path in audio])
+    samples = read_speech(audio, config.audio.sampling_rate)
     padded = pad_audio(samples, config, tokens, settings.delay_tokens)
     token_count = padded.shape[0] // config.samples_per_token
     if token_count > settings.max_seq_len and variant.mode == "offline":
@@ -140,10 +148,18 @@ def run(
             allowed=f"max_seq_len {settings.max_seq_len}",
             next_step="raise max_seq_len in config/matrix.yaml",
         )
+    float32 = Reference.load(reference)
+    if float32.audio.shape != (token_count, config.dim):
+        raise BuildError(
+            f"{reference} is no reference of this audio",
+            got=f"{list(float32.audio.shape)} tokens and dimensions",
+            allowed=f"{[token_count, config.dim]}",
+            next_step="make it again with `voxtral-build reference`",
+        )
     mel = log_mel(padded, config.audio).to(eager.dtype)
     prompt = tokens.prompt(settings.delay_tokens)
     with torch.no_grad():
-        report = _measure(artifact, variant, eager, mel, prompt)
+        report = _measure(artifact, variant, eager, mel, prompt, float32)
     report["manifest_sha256"] = sha256(artifact / MANIFEST)
     report["audio_s"] = samples.shape[0] / config.audio.sampling_rate
     failed = output.with_suffix(".failed.json")
@@ -160,18 +176,13 @@ def run(
     write_text(output, text)
 
 
-def _read(path: Path, rate: int) -> Tensor:
-    """A recording's samples, (N,); what was done to it, and what is doubtful, is logged."""
-    recording = sound.read(path, rate)
-    for note in recording.notes:
-        log.info("%s: %s", path, note)
-    for warning in recording.warnings:
-        log.warning("%s: %s", path, warning)
-    return torch.from_numpy(recording.samples)
-
-
 def _measure(
-    artifact: Path, variant: Variant, eager: EagerModel, mel: Tensor, prompt: list[int]
+    artifact: Path,
+    variant: Variant,
+    eager: EagerModel,
+    mel: Tensor,
+    prompt: list[int],
+    float32: Reference,
 ) -> dict[str, Any]:
     path = artifact / MODEL
     description = describe(path)
@@ -217,8 +228,17 @@ def _measure(
     total_s = time.perf_counter() - started
     steps = reference_audio.shape[1]
     seconds = steps * config.samples_per_token / config.audio.sampling_rate
-    agreement = sum(a == b for a, b in zip(out, reference_out, strict=True)) / len(out)
+    agreement = _agreement(out, reference_out)
     log.info("%d tokens in %.2f s, %.1f %% as eager's", steps, total_s, 100 * agreement)
+
+    forced = decode_forced(
+        artifact_methods,
+        float32.audio.unsqueeze(0).to(eager.dtype),
+        float32.ids.tolist(),
+        len(prompt),
+    )[0, len(prompt) - 1 :]
+    likeliest = float32.top_ids[:, 0].tolist()
+    vocabulary = Vocabulary.load(artifact / TOKENIZER)
 
     gate = QUANTIZED_GATE if eager.dtype == torch.float32 else BF16_GATE
     failures = [text for name, parity in parities.items() for text in parity.failures(name, gate)]
@@ -245,8 +265,22 @@ def _measure(
         "ms_per_step": 1000 * total_s / steps,
         "real_time_factor": total_s / seconds,
         "token_agreement": agreement,
+        # What quantization and dtype cost: against the model itself.
+        "against_float32": {
+            "audio_cosine": cosine(got[encoder], float32.audio.unsqueeze(0)),
+            "top1_agreement": float32.top1_agreement(forced),
+            "divergence": float32.divergence(forced),
+            "token_agreement": _agreement(out, likeliest),
+        },
+        "text": vocabulary.text(out),
+        "text_float32": vocabulary.text(likeliest),
         "methods": methods,
     }
+
+
+def _agreement(tokens: Sequence[int], others: Sequence[int]) -> float:
+    """Share of positions with the same token."""
+    return sum(a == b for a, b in zip(tokens, others, strict=True)) / len(tokens)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ PARAMS = "build/checkpoint/params.json"
 CHECKPOINT_WEIGHTS = "build/checkpoint/consolidated.safetensors"
 TOKENIZER = "build/checkpoint/tekken.json"
 INVENTORY = "build/inventory.json"
+REFERENCE = "build/reference.safetensors"
 
 
 # What a name in a path stands for; a name that the matrix does not have is refused.
@@ -294,6 +295,11 @@ def lower_mb(wildcards):
     item_bytes = 1 if unit.weights else {"fp32": 4, "bf16": 2}[unit.dtype]
     parameters = checkpoint_mb() / 2  # in millions: a checkpoint is in bf16
     return 1500 + int(3 * share * parameters * item_bytes + 0.1 * checkpoint_mb())
+
+
+def reference_mb():
+    """Of `reference`: one layer at a time, the embedding in float32 the largest."""
+    return 1500 + int(0.3 * checkpoint_mb())
 
 
 def validate_mb():

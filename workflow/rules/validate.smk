@@ -10,6 +10,7 @@ rule validate:
         checkpoint=CHECKPOINT_WEIGHTS,
         weights=variant_weights,
         audio=audio(),
+        reference=REFERENCE,
     output:
         "artifacts/{variant}/report.json",
     log:
@@ -30,4 +31,4 @@ rule validate:
     shell:
         "python -m voxtral_build validate --artifact {params.artifact:q}"
         " --checkpoint {params.checkpoint:q} {params.scheme} {params.settings}"
-        " --audio {input.audio:q} --output {output:q} 2> {log:q}"
+        " --audio {input.audio:q} --reference {input.reference:q} --output {output:q} 2> {log:q}"

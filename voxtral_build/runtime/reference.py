@@ -1,0 +1,78 @@
+"""What the model itself makes of a recording, kept small.
+
+Of each position's logits the file has the largest and the normalizer: enough for the most
+likely tokens, and for the Kullback-Leibler divergence with all others taken together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from voxtral_build.files import whole_file
+
+_KEPT = 32  # logits of a position
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Greedy decoding of one recording by the model in float32.
+
+    T positions, silence around the audio included; P of them are the prompt's.
+
+    Attributes:
+        audio: (T, dim) float32, audio embeddings.
+        ids: (T,) int64, tokens at the input.
+        top_ids: (T - P + 1, K) int64, the most likely outputs, the likeliest first, from the
+            prompt's last position on.
+        top_log_probs: (T - P + 1, K) float32, natural logarithms of their probabilities.
+    """
+
+    audio: Tensor
+    ids: Tensor
+    top_ids: Tensor
+    top_log_probs: Tensor
+
+    @classmethod
+    def of(cls, audio: Tensor, ids: Sequence[int], logits: Tensor, prompt: int) -> Self:
+        """From what `LayerwiseModel` gives: (1, T, dim), T tokens, (1, T, vocab_size)."""
+        log_probs, top_ids = logits[0, prompt - 1 :].log_softmax(-1).topk(_KEPT)
+        return cls(audio[0].contiguous(), torch.tensor(ids), top_ids, log_probs)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read the file that `save` wrote."""
+        return cls(**load_file(path))
+
+    def save(self, path: Path) -> None:
+        """Write it, whole or not at all."""
+        with whole_file(path) as temporary:
+            save_file(asdict(self), temporary)
+
+    def divergence(self, logits: Tensor) -> float:
+        """Mean Kullback-Leibler divergence of other logits from the model's, in nats.
+
+        Outputs that are not kept count as one: the true divergence is never less.
+
+        Args:
+            logits: (T - P + 1, vocab_size).
+        """
+        other = logits.float().log_softmax(-1).gather(-1, self.top_ids)
+        ours = torch.cat((self.top_log_probs, _rest(self.top_log_probs)), dim=-1)
+        theirs = torch.cat((other, _rest(other)), dim=-1)
+        return float((ours.exp() * (ours - theirs)).sum(-1).mean())
+
+    def top1_agreement(self, logits: Tensor) -> float:
+        """Share of positions whose likeliest output is the model's; logits as above."""
+        return float((logits.argmax(-1) == self.top_ids[:, 0]).float().mean())
+
+
+def _rest(log_probs: Tensor) -> Tensor:
+    """Log probability of everything else, (T, 1), at least 1e-9."""
+    return (1 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=1e-9).log()
