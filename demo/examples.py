@@ -103,18 +103,20 @@ class Examples:
         """The first id that is text."""
         return self.vocabulary.specials
 
-    def batch(self, number: int, tokens_in_all: int, hardness: float, disturbance: float) -> Batch:
+    def batch(
+        self, number: int, tokens_in_all: int, hardness: tuple[float, float], disturbance: float
+    ) -> Batch:
         """Examples of one length, `tokens_in_all` tokens together.
 
         Args:
-            hardness: of the recordings; see `mixing.training_recording`.
+            hardness: least and most of the recordings; see `mixing.training_recording`.
             disturbance: share of the pieces that the decoder is told wrong.
         """
         rng = random.Random(f"{self.seed}/{number}")
         length = rng.choice((56, 80, 112, 160))
         left_pad = self.tokens.left_pad if rng.random() < 0.25 else rng.randint(3, 16)
         examples = [
-            self._example(rng, length, left_pad, hardness, disturbance)
+            self._example(rng, length, left_pad, rng.uniform(*hardness), disturbance)
             for _ in range(tokens_in_all // length)
         ]
         return Batch(*(torch.stack(parts) for parts in zip(*examples, strict=True)))

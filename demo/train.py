@@ -45,12 +45,15 @@ def learning_rate(step: int, steps: int) -> float:
     return PEAK_RATE * 0.5 * (1 + math.cos(math.pi * (step - WARM_UP) / max(1, steps - WARM_UP)))
 
 
-def hardness(step: int, steps: int) -> float:
-    """Clean speech until the sounds are known, all that may befall it from a quarter on.
+def hardness(step: int, steps: int) -> tuple[float, float]:
+    """Least and most of what befalls a recording.
 
-    With noise and rooms from the start, sounds took three times the steps to be told apart.
+    Clean speech until the sounds are known: with noise and rooms from the start, they took
+    three times the steps to be told apart. Then more and more, and in the second half all
+    degrees, as there will be.
     """
-    return min(1.0, max(0.0, (step / steps - 0.06) / 0.19))
+    most = min(1.0, max(0.0, (step / steps - 0.06) / 0.19))
+    return (most if step < steps / 2 else 0.0), most
 
 
 def disturbance(step: int, steps: int) -> float:

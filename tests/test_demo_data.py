@@ -97,7 +97,7 @@ def test_answer(tokenizer):
 
 
 def test_an_example(examples):
-    batch = examples.batch(0, 560, hardness=1.0, disturbance=0.1)
+    batch = examples.batch(0, 560, hardness=(1.0, 1.0), disturbance=0.1)
     count, length = batch.ids.shape
     assert count == 560 // length
     assert batch.mel.shape == (count, 128, 8 * length)
@@ -121,7 +121,7 @@ def test_an_example(examples):
 
 
 def test_the_same_number_makes_the_same_words(examples):
-    first, again = (examples.batch(5, 560, 0.5, 0.1) for _ in range(2))
+    first, again = (examples.batch(5, 560, (0.0, 1.0), 0.1) for _ in range(2))
     assert (first.delays == again.delays).all()
     pieces = [batch.targets[batch.targets >= 1000].tolist() for batch in (first, again)]
     assert len(pieces[0]) > 40

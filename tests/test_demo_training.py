@@ -29,7 +29,7 @@ from voxtral_build.weights import check
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory) -> Batch:
     tokenizer = write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-    return Examples(tokenizer, ["_", "es"], AudioParams(), seed=1).batch(2, 560, 1.0, 0.1)
+    return Examples(tokenizer, ["_", "es"], AudioParams(), seed=1).batch(2, 560, (1.0, 1.0), 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,9 @@ def test_schedules():
     assert max(rates) == pytest.approx(train.PEAK_RATE)
     assert np.argmax(rates) in range(99, 102)
     assert rates[-1] < 1e-4 * train.PEAK_RATE
-    assert [hardness(step, 100) for step in (0, 6, 25, 99)] == pytest.approx([0, 0, 1, 1])
+    assert [hardness(step, 100) for step in (0, 6, 49)] == [(0, 0), (0, 0), (1, 1)]
+    assert hardness(15, 95) == pytest.approx((0.515, 0.515), abs=1e-3)
+    assert [hardness(step, 100) for step in (50, 99)] == [(0, 1), (0, 1)]
     assert [disturbance(step, 100) for step in (0, 24, 25, 99)] == [0.1, 0.1, 0.3, 0.3]
     assert [word_weight(step, 100) for step in (0, 50, 70, 90)] == pytest.approx([4, 4, 2.5, 1])
 
