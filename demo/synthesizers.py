@@ -57,19 +57,24 @@ class Speech:
     phones: list[tuple[str, float]]
 
 
-class SpeechError(BuildError):
-    """A synthesizer is missing, or did not say what it was asked to."""
+class SpeechError(Exception):
+    """A voice did not say what it was asked to."""
 
 
 def speak(voice: Voice, words: list[str]) -> Speech:
-    """Say the words as one sentence."""
+    """Say the words as one sentence.
+
+    Raises:
+        BuildError: the synthesizer is not installed, or has no such voice.
+        SpeechError: not all of the words were said.
+    """
     return {"espeak": _espeak, "flite": _flite, "festival": _festival}[voice.synthesizer](
         voice, words
     )
 
 
-def _missing(package: str, error: OSError) -> SpeechError:
-    return SpeechError(
+def _missing(package: str, error: OSError) -> BuildError:
+    return BuildError(
         f"{package} is not there to speak",
         got=error,
         allowed="the speech synthesizers of Debian",
@@ -86,7 +91,7 @@ def _library(name: str, package: str) -> ctypes.CDLL:
 
 # --- espeak-ng: speak_lib.h ---
 
-_WORD, _END, _PHONEME = 1, 5, 7
+_WORD, _PHONEME = 1, 7
 _SYNCHRONOUS, _PHONEME_EVENTS = 2, 1
 _RATE, _PITCH = 1, 3  # espeak_PARAMETER
 
@@ -137,7 +142,11 @@ class _Espeak:
 
     def speak(self, voice: Voice, text: str) -> np.ndarray:
         if self.library.espeak_SetVoiceByName(voice.name.encode()):
-            raise SpeechError(f"espeak-ng has no voice {voice.name}")
+            raise BuildError(
+                f"espeak-ng has no voice {voice.name}",
+                allowed="a language file and a variant, such as gmw/en-US+f3",
+                next_step="espeak-ng --voices=en, and --voices=variant",
+            )
         self.library.espeak_SetParameter(_RATE, round(175 * voice.rate), 0)
         self.library.espeak_SetParameter(_PITCH, round(50 * voice.pitch), 0)
         self.blocks, self.events = [], []

@@ -15,10 +15,11 @@ from demo import mixing
 from demo.examples import IGNORED, Examples, answer
 from demo.language import WORDS, held_out, merges, sentence
 from demo.mixing import RATE, Recording, joined, say, training_recording
-from demo.recordings import NEW_VOICES, known_voice, read_set
+from demo.recordings import NEW_VOICES, known_voice, new_synthesizer, read_set, spoken
 from demo.student import MERGES, VOCABULARY, write_tokenizer
-from demo.synthesizers import FLITE_VOICES, SpeechError, Voice, speak
+from demo.synthesizers import FLITE_VOICES, Voice, speak
 from demo.voices import ACCENTS, NEW_ACCENT, NEW_SYNTHESIZER, NEW_VARIANTS, VARIANTS, training_voice
+from voxtral_build.errors import BuildError
 from voxtral_build.model.config import AudioParams
 from voxtral_build.text import Vocabulary
 from voxtral_build.tokenizer import StreamingTokens, check_tokenizer
@@ -210,8 +211,14 @@ def _pitch(speech):
 
 
 def test_a_voice_that_does_not_exist():
-    with pytest.raises(SpeechError, match="no voice gmw/en-XX"):
+    with pytest.raises(BuildError, match="no voice gmw/en-XX"):
         speak(Voice("espeak", "gmw/en-XX"), ["one"])
+
+
+def test_a_synthesizer_that_is_not_installed(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(BuildError, match="apt-get install espeak-ng flite festival"):
+        spoken(random.Random(0), new_synthesizer, 1)
 
 
 def test_new_voices_are_never_trained_with():
