@@ -8,74 +8,29 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import jiwer
-import numpy as np
 import torch
 
 from demo.command import run
-from demo.recordings import read_set
-from voxtral_build import sound
+from voxtral_build.clips import read_clips
 from voxtral_build.matrix import Mode, Settings
 from voxtral_build.runtime.artifact import Artifact
 from voxtral_build.runtime.eager import eager_artifact
-from voxtral_build.runtime.session import OfflineSession, StreamingSession, Token
+from voxtral_build.runtime.words import WordErrors, transcripts
 
 log = logging.getLogger("demo.evaluate")
 
 
-@dataclass(frozen=True)
-class Score:
-    """Word errors of a set, against what was said.
-
-    Attributes:
-        words: that were said.
-    """
-
-    words: int
-    substitutions: int
-    deletions: int
-    insertions: int
-
-    @property
-    def rate(self) -> float:
-        """Word error rate; of a set without words, the number of words made up."""
-        errors = self.substitutions + self.deletions + self.insertions
-        return errors / self.words if self.words else float(errors)
-
-
-def transcribe(artifact: Artifact, samples: np.ndarray) -> str:
-    """The text of one recording, by the session of the artifact's mode."""
-    return artifact.vocabulary.text(token.id for token in _tokens(artifact, samples))
-
-
-def _tokens(artifact: Artifact, samples: np.ndarray) -> Iterator[Token]:
-    if artifact.mode == "offline":
-        yield from OfflineSession(artifact).transcribe(samples)
-        return
-    session = StreamingSession(artifact)
-    for start in range(0, len(samples), 4000):  # a quarter of a second, no multiple of a token
-        yield from session.feed_audio(samples[start : start + 4000])
-    yield from session.flush()
-
-
-def score(artifact: Artifact, folder: Path) -> Score:
+def word_errors(artifact: Artifact, folder: Path) -> WordErrors:
     """Transcribe a set and count errors."""
-    counts = np.zeros(4, dtype=int)
-    for path, words in read_set(folder):
-        text = transcribe(artifact, sound.read(path, artifact.sample_rate).samples)
-        if not words:
-            counts += (0, 0, 0, len(text.split()))
-            continue
-        found = jiwer.process_words(" ".join(words), text)
-        errors = (found.substitutions, found.deletions, found.insertions)
-        counts += (len(words), *errors)
-        if any(errors):
-            log.info("%s: %s\n%s", path.name, " ".join(words), text)
-    return Score(*counts.tolist())
+    total = WordErrors(0, 0, 0, 0)
+    for clip, text in transcripts(artifact, read_clips(folder)):
+        errors = WordErrors.of(clip.text, text)
+        if errors.rate != 0:
+            log.info("%s: %s\n%s", clip.path.name, clip.text, text)
+        total += errors
+    return total
 
 
 def main() -> None:
@@ -95,10 +50,10 @@ def main() -> None:
     chosen += [Artifact.load(path) for path in arguments.artifact]
     for artifact in chosen:
         for folder in arguments.sets:
-            result = score(artifact, folder)
-            rate = f"{100 * result.rate:.2f} %" if result.words else "-"
+            result = word_errors(artifact, folder)
+            rate = "-" if result.rate is None else f"{100 * result.rate:.2f} %"
             print(
-                f"{artifact.name} {artifact.mode}\t{folder.name}\t{result.words} words\t{rate}"
+                f"{artifact.name} {artifact.mode}\t{folder.name}\t{result.spoken} words\t{rate}"
                 f"\t{result.substitutions} wrong, {result.deletions} missing, "
                 f"{result.insertions} made up",
                 flush=True,

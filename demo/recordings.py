@@ -23,13 +23,12 @@ from demo.command import run
 from demo.language import held_out, sentence
 from demo.mixing import RATE, Recording, joined, level, noise, say
 from demo.synthesizers import FLITE_VOICES, SpeechError, Voice
-from voxtral_build.errors import BuildError
+from voxtral_build.clips import WORDS
 from voxtral_build.files import write_text
 
 log = logging.getLogger("demo.recordings")
 
 WORDS_A_SET = 1200
-WORDS = "words.tsv"
 
 
 def known_voice(rng: random.Random) -> Voice:
@@ -175,23 +174,6 @@ def write_set(recordings: Mapping[str, Recording], folder: Path) -> int:
         count += len(recording.words)
     write_text(folder / WORDS, "".join(lines))
     return count
-
-
-def read_set(folder: Path) -> list[tuple[Path, list[str]]]:
-    """Each recording of a set, and its words.
-
-    Raises:
-        BuildError: the folder is none of a set.
-    """
-    if not (folder / WORDS).is_file():
-        raise BuildError(
-            f"{folder} holds no set of recordings",
-            got=f"no {WORDS} in it",
-            allowed="a folder that demo.recordings wrote",
-            next_step="python -m demo.recordings build/demo/recordings, or take demo/clips",
-        )
-    lines = (folder / WORDS).read_text(encoding="utf-8").splitlines()
-    return [(folder / name, text.split()) for name, text in (line.split("\t") for line in lines)]
 
 
 def main() -> None:

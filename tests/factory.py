@@ -159,6 +159,7 @@ class Factory:
             "settings": SETTINGS,
             "audio": [SPEECH],
             "reference": self.reference,
+            "clips": None,
             "output": output,
         }
         validate.run(**(arguments | changes))

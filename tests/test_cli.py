@@ -248,6 +248,7 @@ def test_list(
             "text_decoder": {"max_abs_difference": 3e-5},
         },
         "against_float32": {"top1_agreement": 0.995, "divergence": 0.013},
+        "words": {"rate": 0.025},
     }
     (validated / "report.json").write_text(json.dumps(report), encoding="utf-8")
     report["status"] = "failed"
@@ -268,13 +269,13 @@ def test_list(
     row = rows["xnnpack-fp32-none-offline"]
     assert (row["status"], row["max_abs_difference"]) == ("validated", 3e-5)
     assert (row["top1_agreement"], row["ms_per_step"]) == (0.995, 12.25)
-    assert row["divergence"] == 0.013
+    assert (row["divergence"], row["word_error_rate"]) == (0.013, 0.025)
 
     assert cli.main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 11
-    measured = ["validated", "2.5", "MB", "3.0e-05", "99.5%", "1.3e-02", "12.2"]
-    assert lines[1].split()[-7:] == measured
+    measured = ["validated", "2.5", "MB", "3.0e-05", "99.5%", "1.3e-02", "2.5%", "12.2"]
+    assert lines[1].split()[-8:] == measured
 
 
 def test_list_without_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:

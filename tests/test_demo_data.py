@@ -15,10 +15,11 @@ from demo import mixing
 from demo.examples import IGNORED, Examples, answer
 from demo.language import WORDS, held_out, merges, sentence
 from demo.mixing import RATE, Recording, joined, say, training_recording
-from demo.recordings import NEW_VOICES, known_voice, new_synthesizer, read_set, spoken
+from demo.recordings import NEW_VOICES, known_voice, new_synthesizer, spoken
 from demo.student import MERGES, VOCABULARY, write_tokenizer
 from demo.synthesizers import FLITE_VOICES, Voice, speak
 from demo.voices import ACCENTS, NEW_ACCENT, NEW_SYNTHESIZER, NEW_VARIANTS, VARIANTS, training_voice
+from voxtral_build.clips import read_clips
 from voxtral_build.errors import BuildError
 from voxtral_build.model.config import AudioParams
 from voxtral_build.text import Vocabulary
@@ -296,11 +297,11 @@ def test_the_clips_are_what_the_script_makes(repository, tmp_path):
     """In a process of its own: espeak-ng's flutter depends on all that it has said before."""
     command = [sys.executable, "-m", "demo.recordings", "--clips", str(tmp_path)]
     subprocess.run(command, cwd=repository, check=True)
-    shipped, made = (read_set(folder) for folder in (repository / "demo" / "clips", tmp_path))
+    shipped, made = (read_clips(folder) for folder in (repository / "demo" / "clips", tmp_path))
     assert len(shipped) == 10
-    for (path, words), (path_made, words_made) in zip(shipped, made, strict=True):
-        assert (path.name, words) == (path_made.name, words_made)
-        samples, rate = soundfile.read(path)
+    for clip, again in zip(shipped, made, strict=True):
+        assert (clip.path.name, clip.text) == (again.path.name, again.text)
+        samples, rate = soundfile.read(clip.path)
         assert rate == RATE
         # To the bit on one machine; elsewhere, filters may add up in another order.
-        np.testing.assert_allclose(soundfile.read(path_made)[0], samples, atol=1e-3)
+        np.testing.assert_allclose(soundfile.read(again.path)[0], samples, atol=1e-3)

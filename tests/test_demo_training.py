@@ -7,17 +7,14 @@ import sys
 
 import numpy as np
 import pytest
-import soundfile
 import torch
 
 from demo import train
-from demo.evaluate import Score, score
 from demo.examples import Batch, Examples
 from demo.mixing import RATE, Recording
-from demo.recordings import read_set, write_set
+from demo.recordings import write_set
 from demo.student import Student, losses, params, write_checkpoint, write_tokenizer
 from demo.train import Training, disturbance, hardness, learning_rate, word_weight
-from tests.sessions import letters, scripted_artifact
 from voxtral_build.errors import BuildError
 from voxtral_build.matrix import Settings
 from voxtral_build.model.config import AudioParams, ModelConfig
@@ -156,26 +153,3 @@ def test_the_commands(tmp_path, repository):
     assert missing.returncode == 2
     assert "nowhere" in missing.stderr
     assert "Traceback" not in missing.stderr
-
-
-def test_word_errors(tmp_path):
-    artifact = scripted_artifact("offline", letters(" one two four", start=40))
-    write_set(
-        {
-            "a": Recording(np.zeros(2 * RATE, np.float32), [("one", 0), ("two", 0), ("three", 0)]),
-            "b": Recording(np.zeros(2 * RATE, np.float32), [("two", 0)]),
-        },
-        tmp_path,
-    )
-    # In a, four for three; in b, one and four are made up.
-    assert score(artifact, tmp_path) == Score(4, substitutions=1, deletions=0, insertions=2)
-    assert score(artifact, tmp_path).rate == pytest.approx(3 / 4)
-    path, words = read_set(tmp_path)[0]
-    assert words == ["one", "two", "three"]
-    assert soundfile.info(path).samplerate == RATE
-
-
-def test_a_set_without_words(tmp_path):
-    artifact = scripted_artifact("offline", letters(" one two", start=40))
-    write_set({"silence": Recording(np.zeros(2 * RATE, np.float32))}, tmp_path)
-    assert score(artifact, tmp_path) == Score(0, 0, 0, 2)

@@ -179,6 +179,7 @@ def _validate(args: argparse.Namespace) -> None:
         settings=_settings(args),
         audio=args.audio,
         reference=args.reference,
+        clips=args.clips,
         output=args.output,
     )
 
@@ -381,6 +382,7 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--reference", type=Path, required=True, metavar="FILE", help="of the same audio"
     )
+    sub.add_argument("--clips", type=Path, metavar="DIR", help="recordings and words.tsv")
     _add_settings(sub)
     _add_output(sub, "report.json")
     return parser

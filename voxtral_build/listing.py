@@ -26,6 +26,7 @@ class Row:
         top1_agreement: share of positions where the likeliest token is that of the model in
             float32.
         divergence: mean Kullback-Leibler divergence from that model's tokens, in nats.
+        word_error_rate: on the set of recordings that it was validated with.
         ms_per_step: time of one token (80 ms of audio), in ms.
     """
 
@@ -43,6 +44,7 @@ class Row:
     max_abs_difference: float | None = None
     top1_agreement: float | None = None
     divergence: float | None = None
+    word_error_rate: float | None = None
     ms_per_step: float | None = None
 
 
@@ -83,6 +85,7 @@ def _built(artifact: Path) -> dict[str, Any]:
         "max_abs_difference": max(differences, default=None),
         "top1_agreement": float32.get("top1_agreement"),
         "divergence": float32.get("divergence"),
+        "word_error_rate": (report.get("words") or {}).get("rate"),
         "ms_per_step": report.get("ms_per_step"),
     }
 
@@ -110,7 +113,7 @@ def as_json(table: Iterable[Row]) -> str:
 
 _HEADINGS = (
     *("variant", "encoder", "decoder", "embedding", "host"),
-    *("status", "size", "max diff", "top-1", "KL", "ms/step"),
+    *("status", "size", "max diff", "top-1", "KL", "WER", "ms/step"),
 )
 _NUM_TEXT_COLUMNS = 6  # the rest are numbers, set to the right
 
@@ -135,5 +138,6 @@ def _cells(row: Row) -> tuple[str, ...]:
         "" if row.max_abs_difference is None else f"{row.max_abs_difference:.1e}",
         "" if row.top1_agreement is None else f"{row.top1_agreement:.1%}",
         "" if row.divergence is None else f"{row.divergence:.1e}",
+        "" if row.word_error_rate is None else f"{row.word_error_rate:.1%}",
         "" if row.ms_per_step is None else f"{row.ms_per_step:.1f}",
     )

@@ -592,6 +592,12 @@ class Matrix(StrictModel):
 
     checkpoint: CheckpointSource = Field(description="The model's weights.")
     settings: Settings = Field(default=Settings(), description="The same for all variants.")
+    clips: Path | None = Field(
+        default=None,
+        description="A folder of recordings and words.tsv, which artifacts transcribe when they "
+        "are validated; relative to the working directory, or else to the Snakefile's folder. "
+        "Without it, no words are counted.",
+    )
     schemes: dict[SchemeName, Scheme] = Field(
         min_length=1, description="Named choices of quantization, for `variants`."
     )

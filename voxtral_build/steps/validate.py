@@ -24,6 +24,7 @@ from voxtral_build.artifact_files import MANIFEST, MODEL
 from voxtral_build.audio import log_mel
 from voxtral_build.backends import BACKENDS
 from voxtral_build.checkpoint import PARAMS, TOKENIZER
+from voxtral_build.clips import Clip, read_clips
 from voxtral_build.errors import BuildError, ValidationError
 from voxtral_build.files import sha256, write_text
 from voxtral_build.matrix import (
@@ -42,6 +43,7 @@ from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.pte.inspect import describe, undelegated_linears
 from voxtral_build.quantization import dequantize, quantizes_activations
 from voxtral_build.quantized_file import load_tensors
+from voxtral_build.runtime.artifact import Artifact
 from voxtral_build.runtime.greedy import (
     Function,
     Methods,
@@ -55,6 +57,7 @@ from voxtral_build.runtime.greedy import (
 from voxtral_build.runtime.parity import BF16_GATE, QUANTIZED_GATE, Parity, cosine
 from voxtral_build.runtime.program import Program
 from voxtral_build.runtime.reference import Reference
+from voxtral_build.runtime.words import WordErrors, transcripts
 from voxtral_build.speech import read_speech
 from voxtral_build.text import Vocabulary
 from voxtral_build.tokenizer import StreamingTokens
@@ -114,12 +117,15 @@ def run(
     settings: Settings,
     audio: Sequence[Path],
     reference: Path,
+    clips: Path | None,
     output: Path,
 ) -> None:
     """Validate `artifact` and write its report.
 
     Args:
         reference: what the `reference` step made of the same audio.
+        clips: a set of recordings to transcribe, as a user would, and to count errors in; or
+            None.
 
     The report of a failed artifact is written beside `output`, with the ending
     `.failed.json`, so that its figures can be read while nothing takes it for validated.
@@ -160,6 +166,7 @@ def run(
     prompt = tokens.prompt(settings.delay_tokens)
     with torch.no_grad():
         report = _measure(artifact, variant, eager, mel, prompt, float32)
+    report["words"] = None if clips is None else _words(artifact, read_clips(clips))
     report["manifest_sha256"] = sha256(artifact / MANIFEST)
     report["audio_s"] = samples.shape[0] / config.audio.sampling_rate
     failed = output.with_suffix(".failed.json")
@@ -275,6 +282,20 @@ def _measure(
         "text": vocabulary.text(out),
         "text_float32": vocabulary.text(likeliest),
         "methods": methods,
+    }
+
+
+def _words(folder: Path, clips: Sequence[Clip]) -> dict[str, Any]:
+    """Word errors of the artifact's whole folder: its preprocessor and tokenizer, too."""
+    texts = list(transcripts(Artifact.load(folder), clips))
+    total = WordErrors(0, 0, 0, 0)
+    for clip, text in texts:
+        total += WordErrors.of(clip.text, text)
+    log.info("%d words said, word error rate %s", total.spoken, total.rate)
+    return {
+        **asdict(total),
+        "rate": total.rate,
+        "clips": {clip.path.name: {"spoken": clip.text, "written": text} for clip, text in texts},
     }
 
 

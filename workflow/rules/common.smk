@@ -188,6 +188,22 @@ def variant_weights_reports(wildcards):
     return [str(Path(path).with_suffix(".json")) for path in variant_weights(wildcards)]
 
 
+def shipped(folder):
+    """A folder of the configuration: in the working directory, or else beside the Snakefile."""
+    beside = Path(workflow.basedir) / folder
+    return beside if beside.is_dir() and not folder.is_dir() else folder
+
+
+def clips_folder():
+    return MATRIX.clips and shipped(MATRIX.clips.expanduser())
+
+
+def clip_files():
+    """Files of the set of recordings; the step itself tells what is wrong with it."""
+    folder = clips_folder()
+    return sorted(map(str, folder.iterdir())) if folder and folder.is_dir() else []
+
+
 def audio():
     """Real speech that artifacts are driven over."""
     path = Path(workflow.basedir) / "tests" / "data" / "jfk_5s.wav"

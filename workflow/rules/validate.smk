@@ -5,12 +5,15 @@ rule validate:
     input:
         code=step_sources("validate"),
         model="artifacts/{variant}/model.pte",
+        preprocessor="artifacts/{variant}/preprocessor.pte",
         tokenizer="artifacts/{variant}/tekken.json",
+        manifest="artifacts/{variant}/manifest.json",
         params=PARAMS,
         checkpoint=CHECKPOINT_WEIGHTS,
         weights=variant_weights,
         audio=audio(),
         reference=REFERENCE,
+        clips=clip_files(),
     output:
         "artifacts/{variant}/report.json",
     log:
@@ -25,10 +28,14 @@ rule validate:
         checkpoint=subpath(input.params, parent=True),
         scheme=scheme_flags,
         settings=settings_flags(),
-        versions=tool_versions("torch", "torchao", "executorch", "soundfile", "soxr"),
+        clips=flags(clips=clips_folder()),
+        versions=tool_versions(
+            "torch", "torchao", "executorch", "soundfile", "soxr", "jiwer"
+        ),
     message:
         "validate: {wildcards.variant} (log: {log})"
     shell:
         "python -m voxtral_build validate --artifact {params.artifact:q}"
         " --checkpoint {params.checkpoint:q} {params.scheme} {params.settings}"
+        " {params.clips}"
         " --audio {input.audio:q} --reference {input.reference:q} --output {output:q} 2> {log:q}"
