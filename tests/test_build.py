@@ -1,4 +1,4 @@
-"""The workflow for real: one command from a synthetic checkpoint to a validated artifact."""
+"""The workflow for real: one command from a checkpoint to artifacts that transcribe."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from voxtral_build.verify import verify
 pytestmark = pytest.mark.lowering
 
 TARGET = "artifacts/portable-fp32-none-streaming/report.json"
+QUANTIZED = "artifacts/xnnpack-fp32-8da4w-streaming/report.json"
 
 
 def snakemake(repository: Path, folder: Path, *arguments: str) -> str:
@@ -60,6 +61,13 @@ def test_one_variant_from_nothing_and_then_nothing_to_do(repository, tmp_path):
         "token_embedding",
     }
     assert "Nothing to be done" in snakemake(repository, tmp_path, "--", TARGET)
+
+    # Quantized, it still understands: within two points of float32.
+    snakemake(repository, tmp_path, "--", QUANTIZED)
+    words = [json.loads((tmp_path / file).read_text())["words"] for file in (TARGET, QUANTIZED)]
+    assert words[0]["spoken"] == words[1]["spoken"] > 150
+    assert words[0]["rate"] < 0.06
+    assert words[1]["rate"] < words[0]["rate"] + 0.02
 
     # What was lost is made again, from the units that are there, to the same bytes.
     model = folder / "model.pte"

@@ -353,7 +353,7 @@ def test_for_programs(
     assert list(row["methods"]) == ["encode_audio_chunk", "text_decoder", "token_embedding"]
     embedding = row["methods"]["token_embedding"]
     assert embedding["measured"] is None
-    assert embedding["formula"]["weights"] == 1280 * 128 + 1280 * 4  # the toy's
+    assert embedding["formula"]["weights"] == 1696 * 192 + 1696 * 4  # the demo's
     assert embedding["quant"] == "8w.axis"
 
     settings = ("--max-seq-len", 4096, "--sliding-window", 2048)

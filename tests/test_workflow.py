@@ -124,6 +124,17 @@ def test_the_default_matrix(workspace: Workspace) -> None:
     assert workspace.plan().stages == ALL
 
 
+def test_the_shipped_checkpoint_is_found_from_anywhere(
+    workspace: Workspace, repository: Path
+) -> None:
+    plan = workspace.plan("build/checkpoint/params.json", "--printshellcmds")
+    assert f"download --path {repository}/demo/checkpoint build/checkpoint" in plan.output
+    # A folder of that name where Snakemake works comes first.
+    (workspace.folder / "demo" / "checkpoint").mkdir(parents=True)
+    plan = workspace.plan("build/checkpoint/params.json", "--printshellcmds")
+    assert "download --path demo/checkpoint build/checkpoint" in plan.output
+
+
 def test_one_backend(workspace: Workspace) -> None:
     xnnpack, portable = workspace.plan("xnnpack"), workspace.plan("portable")
     assert xnnpack.stages == {**ALL, "lower": 18, "link": 8, "validate": 8}
@@ -187,8 +198,18 @@ def test_a_change_rebuilds_what_depends_on_it(workspace: Workspace) -> None:
 
 def test_another_checkpoint_rebuilds_all_that_has_weights(workspace: Workspace) -> None:
     workspace.pretend_all_is_built()
-    workspace.data["checkpoint"]["synth"]["seed"] = 1
+    workspace.data["checkpoint"] = {"synth": {"size": "toy", "seed": 1}}
     assert workspace.plan().stages == ALL
+
+
+def test_other_recordings_are_transcribed_anew(workspace: Workspace) -> None:
+    workspace.pretend_all_is_built()
+    clips = workspace.folder / "clips"
+    clips.mkdir()
+    (clips / "words.tsv").write_text("a.wav\tone\n", encoding="utf-8")
+    (clips / "a.wav").write_bytes(b"")
+    workspace.data["clips"] = "clips"
+    assert workspace.plan().stages == {"validate": ALL["validate"]}
 
 
 @pytest.mark.parametrize(

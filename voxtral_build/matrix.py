@@ -331,7 +331,7 @@ class CheckpointSource(StrictModel):
     path: Path | None = Field(
         default=None,
         description="A folder with params.json, consolidated.safetensors and tekken.json; "
-        "relative to the working directory.",
+        "relative to the working directory, or else to the Snakefile's folder.",
     )
 
     @model_validator(mode="after")

@@ -145,13 +145,20 @@ def artifact_files(variants):
 # Inputs.
 
 
+def shipped(folder):
+    """A folder of the configuration: in the working directory, or else beside the Snakefile."""
+    folder = folder.expanduser()
+    beside = Path(workflow.basedir) / folder
+    return beside if beside.is_dir() and not folder.is_dir() else folder
+
+
 def source_files():
-    """Files of the user's checkpoint folder; the step itself tells which are missing."""
-    folder = MATRIX.checkpoint.path
-    if folder is None:
+    """Files of the checkpoint folder; the step itself tells which are missing."""
+    if MATRIX.checkpoint.path is None:
         return []
+    folder = shipped(MATRIX.checkpoint.path)
     names = (Path(path).name for path in (PARAMS, CHECKPOINT_WEIGHTS, TOKENIZER))
-    return [path for name in names if (path := folder.expanduser() / name).is_file()]
+    return [path for name in names if (path := folder / name).is_file()]
 
 
 def unit_graph(wildcards):
@@ -188,14 +195,8 @@ def variant_weights_reports(wildcards):
     return [str(Path(path).with_suffix(".json")) for path in variant_weights(wildcards)]
 
 
-def shipped(folder):
-    """A folder of the configuration: in the working directory, or else beside the Snakefile."""
-    beside = Path(workflow.basedir) / folder
-    return beside if beside.is_dir() and not folder.is_dir() else folder
-
-
 def clips_folder():
-    return MATRIX.clips and shipped(MATRIX.clips.expanduser())
+    return MATRIX.clips and shipped(MATRIX.clips)
 
 
 def clip_files():
@@ -205,8 +206,8 @@ def clip_files():
 
 
 def audio():
-    """Real speech that artifacts are driven over."""
-    path = Path(workflow.basedir) / "tests" / "data" / "jfk_5s.wav"
+    """Speech that artifacts are driven over: of the words that the demo checkpoint knows."""
+    path = Path(workflow.basedir) / "demo" / "clips" / "known-voice.flac"
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
@@ -229,7 +230,7 @@ def settings_flags():
 def source_flags():
     source = MATRIX.checkpoint
     if source.synth is None:
-        return flags(path=source.path)
+        return flags(path=shipped(source.path))
     return flags(synth=source.synth.size, seed=source.synth.seed)
 
 
