@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+# Before torch is imported. Two workers with two threads each on two cores wait for one another:
+# small models then run ten times slower than on one thread.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -66,7 +66,8 @@ class Reference:
         other = logits.float().log_softmax(-1).gather(-1, self.top_ids)
         ours = torch.cat((self.top_log_probs, _rest(self.top_log_probs)), dim=-1)
         theirs = torch.cat((other, _rest(other)), dim=-1)
-        return float((ours.exp() * (ours - theirs)).sum(-1).mean())
+        # Rounding can take what is zero below it.
+        return max(0.0, float((ours.exp() * (ours - theirs)).sum(-1).mean()))
 
     def top1_agreement(self, logits: Tensor) -> float:
         """Share of positions whose likeliest output is the model's; logits as above."""
