@@ -44,7 +44,8 @@ def test_the_default_matrix(repository: Path) -> None:
         "portable-fp32-none-offline",
         "portable-fp32-none-streaming",
     ]
-    assert matrix.settings == Settings(max_seq_len=512)
+    assert matrix.settings == Settings(max_seq_len=1024)
+    assert (matrix.checkpoint.path, matrix.clips) == (Path("demo/checkpoint"), Path("demo/clips"))
 
 
 def test_units_of_a_quantized_variant(matrix_data: Data) -> None:
@@ -174,8 +175,8 @@ def top(**values: object) -> Callable[[Data], None]:
         (lambda data: data.pop("checkpoint"), ["checkpoint: missing", "add checkpoint"]),
         (top(checkpoint={}), ["checkpoint: exactly one", "got:     none", "synth or path"]),
         (
-            lambda data: data["checkpoint"].update(path="/x"),
-            ["checkpoint: exactly one", "synth and path", "synth: null"],
+            lambda data: data["checkpoint"].update(synth={"size": "toy"}),
+            ["checkpoint: exactly one", "synth and path", "path: null", "synth: null"],
         ),
         (
             top(checkpoint={"synth": {"size": "big", "seed": 0}}),

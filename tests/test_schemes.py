@@ -51,8 +51,7 @@ def test_an_artifact_equals_quantized_eager_over_real_speech(factory, variant, t
         # Float activations in float32: sums in another order, and nothing else.
         if variant.dtype == "fp32" and not quant.type.startswith("8da"):
             assert method["max_abs_difference"] <= 1e-5 * max(1, method["max_abs_output"])
-    manifest = json.loads((factory.artifact(variant) / "manifest.json").read_text())
-    assert manifest["variant"] == variant.slug
+    assert Manifest.load(factory.artifact(variant) / "manifest.json").variant == variant.slug
 
 
 @pytest.mark.parametrize("scheme", QUANTIZED)

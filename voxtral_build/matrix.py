@@ -342,8 +342,8 @@ class CheckpointSource(StrictModel):
                 "exactly one source is needed",
                 got=" and ".join(given) or "none",
                 allowed="synth or path",
-                next_step="set `synth: null` beside `path`: a file given by --configfile is "
-                "merged into config/matrix.yaml"
+                next_step="set `path: null` beside `synth`, or `synth: null` beside `path`: a "
+                "file given by --configfile is merged into config/matrix.yaml"
                 if given
                 else "point path at a checkpoint folder",
             )
