@@ -45,7 +45,8 @@ def main() -> None:
     log.setLevel(logging.INFO if arguments.verbose else logging.WARNING)
     torch.set_num_threads(1)
     mode: Mode = arguments.mode
-    settings = Settings(max_seq_len=8192, delay_tokens=arguments.delay_tokens)
+    given = {"max_seq_len": 8192, "delay_tokens": arguments.delay_tokens}
+    settings = Settings.checked(given, "settings")
     chosen = [eager_artifact(path, mode, settings) for path in arguments.checkpoint]
     chosen += [Artifact.load(path) for path in arguments.artifact]
     for artifact in chosen:

@@ -105,10 +105,12 @@ class Training:
         work: where the state is kept that an interrupted run goes on from.
 
     Raises:
-        BuildError: the state there is another run's.
+        BuildError: no steps, or the state there is another run's.
     """
 
     def __init__(self, steps: int, seed: int, work: Path) -> None:
+        if steps < 1:
+            raise BuildError("nothing to train", got=f"{steps} steps", allowed="1 and more")
         self.steps, self.seed, self.step = steps, seed, 0
         work.mkdir(parents=True, exist_ok=True)
         self.state = work / "state.pt"

@@ -149,6 +149,13 @@ def test_the_commands(tmp_path, repository):
     evaluated = run("demo.evaluate", "--checkpoint", checkpoint, clips)
     assert evaluated.returncode == 0, evaluated.stderr
     assert "\tclips\t1 words\t" in evaluated.stdout
+    for wrong in (
+        run("demo.train", *flags, "--steps", 0),
+        run("demo.evaluate", "--checkpoint", checkpoint, clips, "--delay-tokens", 99),
+    ):
+        assert wrong.returncode == 2
+        assert "allowed:" in wrong.stderr
+        assert "Traceback" not in wrong.stderr
     missing = run("demo.evaluate", "--checkpoint", checkpoint, tmp_path / "nowhere")
     assert missing.returncode == 2
     assert "nowhere" in missing.stderr
