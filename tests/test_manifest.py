@@ -83,15 +83,30 @@ def test_what_is_no_manifest(tmp_path, change):
     assert f"{path} is no manifest of an artifact" in str(error.value)
 
 
-def test_the_source_is_the_repositorys_commit(repository):
-    command = ["git", "-C", str(repository), "rev-parse", "HEAD"]
-    head = subprocess.run(command, capture_output=True, text=True, check=False)
-    source = manifest.source()
-    if head.returncode:  # an archive of the sources
-        assert source is None
-    else:
-        assert source is not None
-        assert source["commit"] == head.stdout.strip()
+def test_the_source_is_the_commit_of_tracked_files(tmp_path):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    assert manifest.source(package) is None
+    git("init")
+    (tmp_path / "other").write_text("")
+    git("add", "other")
+    git("commit", "-m", "other")
+    # As an environment lies in somebody's repository.
+    assert manifest.source(package) is None
+    git("add", ".")
+    git("commit", "-m", "package")
+    commit = git("rev-parse", "HEAD")
+    assert manifest.source(package) == {"commit": commit, "modified": False}
+    (tmp_path / "other").write_text("changed")
+    assert manifest.source(package) == {"commit": commit, "modified": False}
+    (package / "__init__.py").write_text("changed")
+    assert manifest.source(package) == {"commit": commit, "modified": True}
 
 
 # --- verify, on a real artifact ---

@@ -21,6 +21,7 @@ from typing import Any, Self
 from voxtral_build.checkpoint import read_json
 from voxtral_build.errors import BuildError
 from voxtral_build.files import sha256, write_text
+from voxtral_build.provenance import PACKAGE
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
@@ -182,18 +183,21 @@ def host() -> dict[str, str]:
     }
 
 
-def source() -> dict[str, Any] | None:
-    """The commit that this package is at; None outside a repository, or without git."""
-    package = Path(__file__).resolve().parent
+def source(package: Path = PACKAGE) -> dict[str, Any] | None:
+    """The commit that this package is at; None where it is not under git's control.
+
+    An environment within somebody's repository is not: its files are not tracked there.
+    """
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(package), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", "__init__.py")
         return {
             "commit": git("rev-parse", "HEAD"),
-            "modified": bool(git("status", "--porcelain", "--", str(package))),
+            "modified": bool(git("status", "--porcelain", "--", ".")),
         }
     except (OSError, subprocess.CalledProcessError):
         return None
