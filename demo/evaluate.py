@@ -24,7 +24,7 @@ log = logging.getLogger("demo.evaluate")
 
 def word_errors(artifact: Artifact, folder: Path) -> WordErrors:
     """Transcribe a set and count errors."""
-    total = WordErrors(0, 0, 0, 0)
+    total = WordErrors()
     for clip, text in transcripts(artifact, read_clips(folder)):
         errors = WordErrors.of(clip.text, text)
         if errors.rate != 0:

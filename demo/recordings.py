@@ -74,7 +74,7 @@ def spoken(
             continue
         try:
             part = say(voice, words)
-        except SpeechError:  # joined two words into one: no end of each
+        except SpeechError:  # not all was said: another sentence will do
             continue
         part.words = part.words or [(word, 0.0) for word in words]
         part.samples *= 0.1 / level(part.samples)

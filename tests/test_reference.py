@@ -36,6 +36,8 @@ def test_it_says_what_a_session_says(file):
     assert kept.ids.tolist()[PROMPT:] == kept.top_ids[:-1, 0].tolist()
     assert kept.ids.tolist()[:PROMPT] == artifact.tokens.prompt(6)
     assert kept.audio.shape == (len(kept.ids), 128)
+    (file.parent / "plain").touch()
+    assert file.stat().st_mode == (file.parent / "plain").stat().st_mode
     # Much smaller than the logits.
     assert file.stat().st_size < 0.2 * len(kept.ids) * 1280 * 4
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from voxtral_build.files import whole_file
@@ -53,7 +53,8 @@ class Reference:
     def save(self, path: Path) -> None:
         """Write it, whole or not at all."""
         with whole_file(path) as temporary:
-            save_file(asdict(self), temporary)
+            # `save_file` would make it readable to its owner alone.
+            temporary.write_bytes(save(asdict(self)))
 
     def divergence(self, logits: Tensor) -> float:
         """Mean Kullback-Leibler divergence of other logits from the model's, in nats.

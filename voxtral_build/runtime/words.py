@@ -28,10 +28,10 @@ class WordErrors:
         spoken: words that were said.
     """
 
-    spoken: int
-    substitutions: int
-    deletions: int
-    insertions: int
+    spoken: int = 0
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
 
     @property
     def rate(self) -> float | None:

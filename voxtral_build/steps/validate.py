@@ -1,4 +1,4 @@
-"""Run an artifact over real speech, in a process of its own, and compare it with eager.
+"""Run an artifact over speech, in a process of its own, and compare it with eager.
 
 Four questions, and the report answers each with figures: does every method compute what
 the model with the same quantization computes (given the same inputs), does the whole give
@@ -131,7 +131,7 @@ def run(
     `.failed.json`, so that its figures can be read while nothing takes it for validated.
 
     Raises:
-        BuildError: the reference is of other audio, or of another model or delay.
+        BuildError: the reference is of audio, a delay or a model of other sizes.
         ValidationError: names the gates that failed, the figures and the bounds.
     """
     config = ModelConfig.load(checkpoint / PARAMS)
@@ -288,9 +288,7 @@ def _measure(
 def _words(folder: Path, clips: Sequence[Clip]) -> dict[str, Any]:
     """Word errors of the artifact's whole folder: its preprocessor and tokenizer, too."""
     texts = list(transcripts(Artifact.load(folder), clips))
-    total = WordErrors(0, 0, 0, 0)
-    for clip, text in texts:
-        total += WordErrors.of(clip.text, text)
+    total = sum((WordErrors.of(clip.text, text) for clip, text in texts), WordErrors())
     log.info("%d words said, word error rate %s", total.spoken, total.rate)
     return {
         **asdict(total),
