@@ -64,8 +64,8 @@ def test_state_and_data(tmp_path: Path, step: Any) -> None:
     )
     cache, conv = StateTensor((1, 16, 2, 8), 1024), StateTensor((1, 128, 2), 512)
     assert methods_memory(path) == {
-        "step": MethodMemory((cache, conv), 2000, named_bytes=210, delegate_bytes=23 + 10),
-        "other": MethodMemory((), 0, named_bytes=200, delegate_bytes=27),
+        "step": MethodMemory((cache, conv), 2000, 210, 23 + 10, 4000),
+        "other": MethodMemory((), 0, 200, 27, 0),
     }
 
 

@@ -8,7 +8,7 @@ program where one is built. `docs/FOOTPRINT.md` holds the two against each other
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,9 +31,9 @@ from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import CONV_STRIDES, ModelConfig, RuntimeConfig
 from voxtral_build.pte.inspect import describe
 from voxtral_build.pte.memory import methods_memory
-from voxtral_build.quantization import quantized_names, scale_dtype
+from voxtral_build.quantization import component_size
 from voxtral_build.steps.synth import SIZES, make_params
-from voxtral_build.weights import TORCH_DTYPES, parameter_names
+from voxtral_build.weights import TORCH_DTYPES
 
 _DISTANCE_BYTES = 4  # int32: what masks are made from
 
@@ -160,14 +160,6 @@ def conv_state_bytes(config: ModelConfig, runtime: RuntimeConfig, dtype: Dtype) 
     return values * TORCH_DTYPES[dtype].itemsize
 
 
-def quantized_bytes(shape: Sequence[int], quant: Quant, dtype: Dtype) -> int:
-    """A quantized (rows, width) weight and its scales, one a row or group."""
-    rows, width = shape
-    groups = width // quant.group_size if quant.group_size else 1
-    scale = scale_dtype(quant, TORCH_DTYPES[dtype]).itemsize
-    return rows * width * quant.bits // 8 + rows * groups * scale
-
-
 def largest_activation(
     method: Method, config: ModelConfig, runtime: RuntimeConfig, dtype: Dtype
 ) -> tuple[str, int]:
@@ -217,19 +209,10 @@ def _weight_bytes(config: ModelConfig) -> Callable[[Component, Quant, Dtype], in
     # Mode, settings and family play no part: caches and attention hold no parameters.
     runtime = RuntimeConfig.resolve(config, Settings(), "offline")
     model = MethodBuilder(config, runtime, STANDARD).meta_model()
-    # The output projection and the embedding, one tensor in the checkpoint, count apart:
-    # they are in two units, each with its own copy.
-    parameters = dict(model.named_parameters(remove_duplicate=False))
 
     @functools.cache
     def count(component: Component, quant: Quant, dtype: Dtype) -> int:
-        quantized = quantized_names(model, component, quant)
-        return sum(
-            quantized_bytes(parameters[name].shape, quant, dtype)
-            if name in quantized
-            else parameters[name].numel() * TORCH_DTYPES[dtype].itemsize
-            for name in parameter_names(model, component)
-        )
+        return component_size(model, component, quant, TORCH_DTYPES[dtype]).bytes
 
     return count
 
@@ -282,7 +265,7 @@ def _measure(
         for tensor in memory[name].state:
             state[len(tensor.sizes) == 4] += tensor.nbytes
         sizes[name] = Sizes(
-            weights=method.constant_bytes + memory[name].named_bytes + memory[name].delegate_bytes,
+            weights=memory[name].data_bytes,
             kv_caches=state[True],
             conv_state=state[False],
             activation=memory[name].largest_activation,

@@ -8,6 +8,7 @@ that it exports to. How they are kept in files is in `quantized_file`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +76,51 @@ def quantized_names(model: nn.Module, component: Component, quant: Quant) -> set
             "skip_incompatible_shapes: true to leave such layers unquantized",
         )
     return fitting
+
+
+@dataclass(frozen=True)
+class ComponentSize:
+    """What a component takes, before a backend packs it.
+
+    Attributes:
+        weights: its parameters.
+        bytes: of their values and scales.
+    """
+
+    weights: int
+    bytes: int
+
+
+def component_size(
+    model: nn.Module, component: Component, quant: Quant, dtype: torch.dtype
+) -> ComponentSize:
+    """Sizes by the scheme: packed values, and a scale for each row or group.
+
+    The output projection and the embedding, one tensor in the checkpoint, count apart: they
+    are in two units, each with its own copy.
+
+    Raises:
+        ConfigError: the group size does not fit a layer.
+    """
+    quantized = quantized_names(model, component, quant)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    shapes = {name: parameters[name].shape for name in parameter_names(model, component)}
+    return ComponentSize(
+        weights=sum(shape.numel() for shape in shapes.values()),
+        bytes=sum(
+            quantized_bytes(shape, quant, dtype)
+            if name in quantized
+            else shape.numel() * dtype.itemsize
+            for name, shape in shapes.items()
+        ),
+    )
+
+
+def quantized_bytes(shape: torch.Size, quant: Quant, dtype: torch.dtype) -> int:
+    """A quantized (rows, width) weight and its scales, one a row or group."""
+    rows, width = shape
+    groups = width // quant.group_size if quant.group_size else 1
+    return rows * width * quant.bits // 8 + rows * groups * scale_dtype(quant, dtype).itemsize
 
 
 def scale_dtype(quant: Quant, dtype: torch.dtype) -> torch.dtype:

@@ -18,13 +18,12 @@ from voxtral_build.pte.program_file import (
     is_external,
     read,
     scalar_type_name,
-    tensor_bytes,
     tensors,
     text,
 )
 from voxtral_build.pte.render import render
 from voxtral_build.pte.schema import table
-from voxtral_build.pte.subsegments import CONSTANT, MUTABLE, data_kind
+from voxtral_build.pte.subsegments import CONSTANT, MUTABLE, plan_data_bytes
 
 __all__ = [
     "MethodDescription",
@@ -211,8 +210,8 @@ def _method(plan: Any) -> MethodDescription:
         instructions=len(instructions),
         arena_bytes=arenas,
         planned_bytes=sum(arenas),
-        constant_bytes=_data_bytes(plan, CONSTANT),
-        mutable_bytes=_data_bytes(plan, MUTABLE),
+        constant_bytes=plan_data_bytes(plan, CONSTANT),
+        mutable_bytes=plan_data_bytes(plan, MUTABLE),
         external_tensors=sum(is_external(tensor) for tensor in tensors(plan)),
     )
 
@@ -224,16 +223,6 @@ def _counted(names: Any) -> dict[str, int]:
 def _operator_name(operator: Any) -> str:
     name, overload = text(operator.name), text(operator.overload)
     return f"{name}.{overload}" if overload else name
-
-
-def _data_bytes(plan: Any, kind: str) -> int:
-    """Bytes of the plan's data of one kind; tensors that share them count once."""
-    found = {
-        int(tensor.dataBufferIdx): tensor_bytes(tensor)
-        for tensor in tensors(plan)
-        if data_kind(tensor) == kind
-    }
-    return sum(found.values())
 
 
 def _values(plan: Any, indices: Any) -> tuple[ValueDescription, ...]:

@@ -19,6 +19,7 @@ from voxtral_build.pte.program_file import (
     text,
 )
 from voxtral_build.pte.schema import table
+from voxtral_build.pte.subsegments import CONSTANT, plan_data_bytes
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,19 @@ class MethodMemory:
         named_bytes: named data that its delegates refer to; what methods share counts in
             each.
         delegate_bytes: its delegates' own data.
+        constant_bytes: constants that it uses without a delegate.
     """
 
     state: tuple[StateTensor, ...]
     largest_activation: int
     named_bytes: int
     delegate_bytes: int
+    constant_bytes: int
+
+    @property
+    def data_bytes(self) -> int:
+        """All that it reads: its weights, and what a backend keeps beside them."""
+        return self.constant_bytes + self.named_bytes + self.delegate_bytes
 
 
 def methods_memory(path: Path) -> dict[str, MethodMemory]:
@@ -89,6 +97,7 @@ def _method(file: ProgramFile, plan: Any, named: Mapping[str, int]) -> MethodMem
         largest_activation=max(activations, default=0),
         named_bytes=sum(named[key] for key in keys),
         delegate_bytes=sum(_blob_bytes(file, delegate) for delegate in delegates),
+        constant_bytes=plan_data_bytes(plan, CONSTANT),
     )
 
 

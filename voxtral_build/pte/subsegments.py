@@ -34,6 +34,16 @@ def data_kind(tensor: Any) -> str | None:
     return CONSTANT if tensor.allocationInfo is None else MUTABLE
 
 
+def plan_data_bytes(plan: Any, kind: str) -> int:
+    """Bytes of a method's data of one kind; tensors that share them count once."""
+    found = {
+        int(tensor.dataBufferIdx): tensor_bytes(tensor)
+        for tensor in tensors(plan)
+        if data_kind(tensor) == kind
+    }
+    return sum(found.values())
+
+
 def refuse_inline(file: ProgramFile) -> None:
     """Refuse constants kept in the flatbuffer and several mutable segments.
 
