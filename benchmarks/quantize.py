@@ -43,26 +43,20 @@ from torch.nn import functional
 from voxtral_build import sound
 from voxtral_build.audio import log_mel
 from voxtral_build.checkpoint import PARAMS, TOKENIZER, WEIGHTS
-from voxtral_build.footprint import quantized_bytes
-from voxtral_build.matrix import COMPONENTS, Algorithm, Component, Quant, Scheme, Settings
+from voxtral_build.matrix import COMPONENTS, Algorithm, Component, Quant, Scheme, Settings, Variant
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.model.voxtral import VoxtralRealtimeModel
-from voxtral_build.quantization import quantizable_names, quantize_tensor
+from voxtral_build.quantization import quantizable_names, quantize_tensor, quantized_bytes
 from voxtral_build.quantized_file import write_component
 from voxtral_build.row_blocks import blocks, read_rows
-from voxtral_build.runtime.greedy import (
-    by_position,
-    decode_forced,
-    decode_greedy,
-    encode_offline,
-    pad_audio,
-)
+from voxtral_build.runtime.greedy import pad_audio
+from voxtral_build.runtime.layerwise import LayerwiseModel
 from voxtral_build.steps.synth import SIZES, make_params, write_checkpoint
-from voxtral_build.steps.validate import EagerModel
 from voxtral_build.tensor_file import read_header, write_tensors
 from voxtral_build.tokenizer import StreamingTokens
+from voxtral_build.validation.eager import EagerSource
 from voxtral_build.weights import checkpoint_key, parameter_names, read_tensors
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -394,9 +388,9 @@ class Comparison:
         self._first = len(prompt) - 1
         self.positions = padded.shape[0] // config.samples_per_token - self._first
         if ids == "greedy":
-            methods = self._eager({}, {}).methods()
-            heard = torch.cat(list(encode_offline(methods.encode, self._mel)), dim=1)
-            out = decode_greedy(methods, by_position(heard), prompt)[:-1]
+            model = self._eager({}, {})
+            ids_in, _ = model.greedy(model.audio_embeds(self._mel), prompt)
+            out = ids_in[len(prompt) :]
         else:
             generator = torch.Generator().manual_seed(0)
             shape = (self.positions - 1,)
@@ -429,17 +423,17 @@ class Comparison:
     def _outputs(
         self, quants: Mapping[Component, Quant], weights: Mapping[Component, Path]
     ) -> tuple[Tensor, Tensor]:
-        methods = self._eager(quants, weights).methods()
-        audio = torch.cat(list(encode_offline(methods.encode, self._mel)), dim=1)
-        logits = decode_forced(methods, audio, self._ids, len(self._ids))
-        return audio, logits[:, self._first :]
+        eager = self._eager(quants, weights)
+        audio = eager.audio_embeds(self._mel)
+        return audio, eager.logits(audio, self._ids)[:, self._first :]
 
     def _eager(
         self, quants: Mapping[Component, Quant], weights: Mapping[Component, Path]
-    ) -> EagerModel:
+    ) -> LayerwiseModel:
         none = Quant.parse("none")
         scheme = Scheme(**{name: quants.get(name, none) for name in COMPONENTS})
-        return EagerModel(self._builder, self._checkpoint, scheme, weights, torch.float32)
+        variant = Variant("portable", "fp32", "compared", "offline")
+        return EagerSource(self._checkpoint, variant, scheme, weights, SETTINGS).model()
 
 
 def draws() -> None:
@@ -501,7 +495,9 @@ def sizes(checkpoint: Path, quant: Sequence[str] | None) -> None:
             for name in parameter_names(model, component)
             if name not in shapes
         )
-        formula = rest + sum(quantized_bytes(shape, chosen, "fp32") for shape in shapes.values())
+        formula = rest + sum(
+            quantized_bytes(shape, chosen, torch.float32) for shape in shapes.values()
+        )
         bits = weighted_mean(measured.bits, shapes)
         expected = {
             name: gaussian_error(chosen.bits, chosen.group_size or shape[1])

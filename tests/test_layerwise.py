@@ -15,7 +15,7 @@ from voxtral_build.runtime.layerwise import LayerwiseModel
 
 @pytest.fixture(scope="module")
 def model():
-    return LayerwiseModel(lively_checkpoint(), delay_tokens=6)
+    return LayerwiseModel.of_checkpoint(lively_checkpoint(), delay_tokens=6)
 
 
 @pytest.fixture(scope="module")

@@ -24,11 +24,11 @@ from voxtral_build.errors import BuildError, ConfigError
 from voxtral_build.matrix import COMPONENTS, QUANT_TYPES, Quant
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.quantization import placeholder, quantize_tensor, quantized_names
-from voxtral_build.quantized_file import pack_int4, read_component, unpack_int4
+from voxtral_build.quantized_file import ComponentFile, pack_int4, unpack_int4
 from voxtral_build.row_blocks import BLOCK_VALUES, Pool, blocks, read_rows
 from voxtral_build.steps import quantize
 from voxtral_build.tensor_file import read_header
-from voxtral_build.weights import checkpoint_key
+from voxtral_build.weights import checkpoint_key, parameter_names
 
 DA4W, W8 = Quant.parse("8da4w.g32"), Quant.parse("8w.axis")
 QUANTS = [
@@ -178,7 +178,8 @@ def test_a_component_goes_through_its_file_unchanged(tmp_path, component, quant,
     path = tmp_path / "w.safetensors"
     report = run(folder, component, quant, path, dtype=dtype)
     torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
-    read = read_component(path, model, component, quant, torch_dtype)
+    file = ComponentFile(path, model, component, quant, torch_dtype)
+    read = file.read(parameter_names(model, component))
     source = load_file(folder / "consolidated.safetensors")
     quantized = quantized_names(model, component, quant)
     assert quantized == report["weights"].keys()
@@ -298,7 +299,8 @@ def test_layers_that_do_not_fit_are_left_on_request(tmp_path):
         "encoder.layers.0.feed_forward.w2.weight",
     ]
     model = builder(folder, "offline", attention=STANDARD).meta_model()
-    read = read_component(path, model, "encoder", quant, torch.float32)
+    file = ComponentFile(path, model, "encoder", quant, torch.float32)
+    read = file.read(report["left_as_is"])
     source = load_file(folder / "consolidated.safetensors")
     for name in report["left_as_is"]:
         assert torch.equal(read[name], source[checkpoint_key(name)].float())
@@ -319,9 +321,9 @@ def test_other_weights_are_refused(tmp_path):
     run(folder, "embedding", W8, path)
     model = builder(folder, "offline", attention=STANDARD).meta_model()
     with pytest.raises(BuildError, match="other weights") as caught:
-        read_component(path, model, "embedding", Quant.parse("4w.g32"), torch.float32)
+        ComponentFile(path, model, "embedding", Quant.parse("4w.g32"), torch.float32)
     assert "quant 8w.axis" in str(caught.value)
     for component in COMPONENTS:
         if component != "embedding":
             with pytest.raises(BuildError, match="other weights"):
-                read_component(path, model, component, W8, torch.float32)
+                ComponentFile(path, model, component, W8, torch.float32)

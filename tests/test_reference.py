@@ -7,12 +7,12 @@ import json
 import pytest
 import torch
 
-from tests.factory import SPEECH, Factory
+from tests.factory import SPEECH
 from tests.sessions import lively_checkpoint
 from voxtral_build.errors import BuildError
 from voxtral_build.matrix import Settings, Variant
 from voxtral_build.runtime.eager import eager_artifact
-from voxtral_build.runtime.reference import Reference
+from voxtral_build.runtime.reference import Reference, load_references
 from voxtral_build.runtime.session import OfflineSession
 from voxtral_build.sound import read
 from voxtral_build.steps import reference
@@ -23,13 +23,15 @@ PROMPT = 39
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("reference") / "speech.safetensors"
-    reference.run(checkpoint=lively_checkpoint(), delay_tokens=6, audio=[SPEECH], output=path)
+    reference.run(
+        checkpoint=lively_checkpoint(), delay_tokens=6, audio=[SPEECH], clips=None, output=path
+    )
     return path
 
 
 def test_it_says_what_a_session_says(file):
     """A token at a time, with caches, against whole sequences, a layer at a time."""
-    kept = Reference.load(file)
+    (kept,) = load_references(file).values()
     artifact = eager_artifact(lively_checkpoint(), "offline", Settings(max_seq_len=256))
     tokens = OfflineSession(artifact).transcribe(read(SPEECH, 16_000).samples)
     assert kept.top_ids[:, 0].tolist() == [token.id for token in tokens]
@@ -78,9 +80,8 @@ def test_top1_agreement():
 
 
 @pytest.mark.lowering
-def test_what_quantization_costs(tmp_path):
+def test_what_quantization_costs(factory, tmp_path):
     """float32 costs nothing; a report says what the others cost, in both modes."""
-    factory = Factory(tmp_path)
     reports = {}
     for scheme in ("none", "8da4w"):
         for mode in ("offline", "streaming"):
@@ -92,12 +93,15 @@ def test_what_quantization_costs(tmp_path):
         assert exact["audio_cosine"] == pytest.approx(1, abs=1e-6)
         assert (exact["top1_agreement"], exact["token_agreement"]) == (1, 1)
         assert exact["divergence"] == pytest.approx(0, abs=1e-5)
-        assert reports["none", mode]["text"] == reports["none", mode]["text_float32"]
+        speech = reports["none", mode]["speech"]
+        assert speech["text"] == speech["text_float32"]
         rounded = reports["8da4w", mode]["against_float32"]
         assert 0.9 < rounded["audio_cosine"] < 0.99999
         assert rounded["divergence"] > 1e-5
 
     other = tmp_path / "other.safetensors"
-    reference.run(checkpoint=factory.checkpoint, delay_tokens=9, audio=[SPEECH], output=other)
-    with pytest.raises(BuildError, match="is no reference of this audio"):
+    reference.run(
+        checkpoint=factory.checkpoint, delay_tokens=9, audio=[SPEECH], clips=None, output=other
+    )
+    with pytest.raises(BuildError, match="the reference is not of this audio"):
         factory.validate(variant, tmp_path / "report.json", reference=other)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,22 +222,27 @@ def load_tensors(
     Raises:
         BuildError: `weights` holds something else.
     """
+    names = parameter_names(model, component)
     if weights is None:
-        return read_tensors(checkpoint, parameter_names(model, component), dtype)
-    return read_component(weights, model, component, quant, dtype)
+        return read_tensors(checkpoint, names, dtype)
+    return ComponentFile(weights, model, component, quant, dtype).read(names)
 
 
-def read_component(
-    path: Path, model: nn.Module, component: Component, quant: Quant, dtype: torch.dtype
-) -> dict[str, Tensor]:
-    """Read what `write_component` wrote. The file stays mapped; 4-bit values are unpacked.
+class ComponentFile:
+    """Reads what `write_component` wrote, some tensors or all.
 
     Raises:
         BuildError: the file holds something else.
     """
-    layout = placeholders(model, component, quant, dtype)
-    with safe_open(str(path), framework="pt") as file:
-        found = file.metadata() or {}
+
+    def __init__(
+        self, path: Path, model: nn.Module, component: Component, quant: Quant, dtype: torch.dtype
+    ) -> None:
+        self.path = path
+        self._quant, self._dtype = quant, dtype
+        self._layout = placeholders(model, component, quant, dtype)
+        with safe_open(str(path), framework="pt") as file:
+            found = file.metadata() or {}
         wanted = _metadata(component, quant, dtype)
         if {key: found.get(key) for key in wanted} != wanted:
             raise BuildError(
@@ -247,15 +252,19 @@ def read_component(
                 next_step="make it again with `voxtral-build quantize`",
             )
 
-        def quantized(name: str, pattern: IntxUnpackedToInt8Tensor) -> Tensor:
-            qdata, scale = (file.get_tensor(f"{name}.{part}") for part in ("qdata", "scale"))
-            values = unpack_int4(qdata) if quant.bits == 4 else qdata
-            whole: Tensor = assemble(pattern, values, scale.to(dtype))
-            return whole
+    def read(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Tensors by the model's names. The file stays mapped; 4-bit values are unpacked."""
+        with safe_open(str(self.path), framework="pt") as file:
 
-        return {
-            name: quantized(name, pattern)
-            if isinstance(pattern, IntxUnpackedToInt8Tensor)
-            else file.get_tensor(name)
-            for name, pattern in layout.items()
-        }
+            def quantized(name: str, pattern: IntxUnpackedToInt8Tensor) -> Tensor:
+                qdata, scale = (file.get_tensor(f"{name}.{part}") for part in ("qdata", "scale"))
+                values = unpack_int4(qdata) if self._quant.bits == 4 else qdata
+                whole: Tensor = assemble(pattern, values, scale.to(self._dtype))
+                return whole
+
+            return {
+                name: quantized(name, pattern)
+                if isinstance(pattern := self._layout[name], IntxUnpackedToInt8Tensor)
+                else file.get_tensor(name)
+                for name in names
+            }

@@ -8,9 +8,9 @@ is the output projection, with 1.6 GB.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,41 +26,70 @@ from voxtral_build.weights import read_tensors
 
 log = logging.getLogger(__name__)
 
+Read = Callable[[Sequence[str]], Mapping[str, Tensor]]
+
 
 class LayerwiseModel:
-    """Encoder and decoder of a checkpoint, over whole sequences.
+    """Encoder and decoder over whole sequences: no cache, no ring, no step.
 
     Their code is the model's own; each layer finds its weights when it is called.
 
     Args:
-        checkpoint: a folder with Mistral's three files.
-        delay_tokens: the transcription delay, in tokens. Nothing else is a build's choice:
-            windows are the checkpoint's own.
-
-    Raises:
-        CheckpointError: not such a folder.
+        runtime: its mode says which windows hold. A stream's windows always do.
+        read: the tensors of parameters, by the model's names; of one layer in each call.
+        dtype: of activations.
     """
 
-    def __init__(self, checkpoint: Path, delay_tokens: int) -> None:
-        self.checkpoint = checkpoint
-        self.config = ModelConfig.load(checkpoint / PARAMS)
-        settings = Settings(delay_tokens=delay_tokens)
-        self.runtime = RuntimeConfig.resolve(self.config, settings, "offline")
+    def __init__(
+        self, config: ModelConfig, runtime: RuntimeConfig, read: Read, dtype: torch.dtype
+    ) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.dtype = dtype
+        self._read = read
         with torch.device("meta"):
-            self._model = VoxtralRealtimeModel(self.config, self.runtime, STANDARD)
+            self._model = VoxtralRealtimeModel(config, runtime, STANDARD)
         self._model.requires_grad_(False)
+        window = runtime.offline_decoder_window
+        if runtime.mode == "streaming":
+            self._model.encoder.window = runtime.max_enc_len
+            window = runtime.sliding_window
         for layer in cast("list[MistralDecoderLayer]", self._model.decoder.layers):
             del layer.attention.kv_cache
-            sequence = STANDARD.sequence(self.runtime.sliding_window)
-            layer.attention.kv_cache = cast("Any", sequence)
-        reset_runtime_buffers(self._model, torch.float32)
+            layer.attention.kv_cache = cast("Any", STANDARD.sequence(window))
+        reset_runtime_buffers(self._model, dtype)
         for name, module in self._parts():
             self._stream(name, module)
+
+    @classmethod
+    def of_checkpoint(cls, checkpoint: Path, delay_tokens: int) -> Self:
+        """The model itself in float32, with its own windows.
+
+        Args:
+            checkpoint: a folder with Mistral's three files.
+            delay_tokens: the transcription delay, in tokens; nothing else is a build's choice.
+
+        Raises:
+            CheckpointError: not such a folder.
+        """
+        config = ModelConfig.load(checkpoint / PARAMS)
+        # As a stream, it has the decoder's window at any length.
+        runtime = RuntimeConfig.resolve(config, Settings(delay_tokens=delay_tokens), "streaming")
+
+        def read(names: Sequence[str]) -> Mapping[str, Tensor]:
+            return read_tensors(checkpoint, names, torch.float32)
+
+        return cls(config, runtime, read, torch.float32)
 
     @torch.no_grad()
     def audio_embeds(self, mel: Tensor) -> Tensor:
         """mel (1, num_mel_bins, T_mel), T_mel a multiple of 8 -> (1, T_mel // 8, dim)."""
-        return cast("Tensor", self._model.adapter(self._model.encoder(mel)))
+        return cast("Tensor", self._model.adapter(self._model.encoder(mel.to(self.dtype))))
+
+    @torch.no_grad()
+    def embed(self, ids: Tensor) -> Tensor:
+        """ids (1, T) -> (1, T, dim)."""
+        return cast("Tensor", self._model.decoder.tok_embeddings(ids))
 
     @torch.no_grad()
     def logits(self, audio: Tensor, ids: Sequence[int]) -> Tensor:
@@ -73,10 +102,10 @@ class LayerwiseModel:
         Returns:
             (1, T, vocab_size).
         """
-        decoder = self._model.decoder
-        inputs = audio + decoder.tok_embeddings(torch.tensor([list(ids)]))
-        condition = time_embedding(self.runtime.delay_tokens, self.config.dim)
-        return cast("Tensor", decoder(inputs, torch.arange(len(ids)), condition))
+        inputs = audio.to(self.dtype) + self.embed(torch.tensor([list(ids)]))
+        condition = time_embedding(self.runtime.delay_tokens, self.config.dim).to(self.dtype)
+        positions = torch.arange(len(ids))
+        return cast("Tensor", self._model.decoder(inputs, positions, condition))
 
     def greedy(self, audio: Tensor, prompt: Sequence[int]) -> tuple[list[int], Tensor]:
         """What greedy decoding says, and the logits it says it by.
@@ -120,9 +149,7 @@ class LayerwiseModel:
         shapes = dict(module.named_parameters())
 
         def load(*_: object) -> None:
-            tensors = read_tensors(
-                self.checkpoint, [f"{prefix}.{name}" for name in names], torch.float32
-            )
+            tensors = self._read([f"{prefix}.{name}" for name in names])
             state = {name: tensors[f"{prefix}.{name}"] for name in names}
             module.load_state_dict(state, assign=True)
 

@@ -6,8 +6,8 @@ likely tokens, and for the Kullback-Leibler divergence with all others taken tog
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Self
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from voxtral_build.files import whole_file
 
+SPEECH = "(speech)"  # the name of what methods are compared on; no file is called so
 _KEPT = 32  # logits of a position
 
 
@@ -45,16 +46,10 @@ class Reference:
         log_probs, top_ids = logits[0, prompt - 1 :].log_softmax(-1).topk(_KEPT)
         return cls(audio[0].contiguous(), torch.tensor(ids), top_ids, log_probs)
 
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read the file that `save` wrote."""
-        return cls(**load_file(path))
-
-    def save(self, path: Path) -> None:
-        """Write it, whole or not at all."""
-        with whole_file(path) as temporary:
-            # `save_file` would make it readable to its owner alone.
-            temporary.write_bytes(save(asdict(self)))
+    @property
+    def said(self) -> list[int]:
+        """The tokens that the model gives out."""
+        return self.top_ids[:, 0].tolist()
 
     def divergence(self, logits: Tensor) -> float:
         """Mean Kullback-Leibler divergence of other logits from the model's, in nats.
@@ -73,6 +68,26 @@ class Reference:
     def top1_agreement(self, logits: Tensor) -> float:
         """Share of positions whose likeliest output is the model's; logits as above."""
         return float((logits.argmax(-1) == self.top_ids[:, 0]).float().mean())
+
+
+def save_references(path: Path, references: Mapping[str, Reference]) -> None:
+    """Write references by name, whole or not at all."""
+    tensors = {
+        f"{name}/{part}": tensor
+        for name, reference in references.items()
+        for part, tensor in asdict(reference).items()
+    }
+    with whole_file(path) as temporary:
+        # `save_file` would make it readable to its owner alone.
+        temporary.write_bytes(save(tensors))
+
+
+def load_references(path: Path) -> dict[str, Reference]:
+    """Read what `save_references` wrote."""
+    tensors = load_file(path)
+    names = dict.fromkeys(key.rpartition("/")[0] for key in tensors)
+    parts = [field.name for field in fields(Reference)]
+    return {name: Reference(*(tensors[f"{name}/{part}"] for part in parts)) for name in names}
 
 
 def _rest(log_probs: Tensor) -> Tensor:
