@@ -15,9 +15,9 @@ import torch
 import yaml
 from torch import nn
 
+from tests.factory import SCHEMES, Factory
 from tests.models import SETTINGS, builder, checkpoint
 from tests.pte_programs import plan, tensor, write_by_hand
-from tests.test_artifacts import SCHEMES, Factory
 from voxtral_build import cli
 from voxtral_build.backends import BACKENDS
 from voxtral_build.backends.lowering import lower_program
@@ -26,18 +26,20 @@ from voxtral_build.footprint import (
     decoder_cache_bytes,
     encoder_cache_bytes,
     footprints,
-    quantized_bytes,
 )
 from voxtral_build.footprint_table import decimal
+from voxtral_build.gates import REQUIRED
 from voxtral_build.matrix import Matrix, Quant, Settings, Variant
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.pte.memory import methods_memory
-from voxtral_build.quantization import quantize_tensor
+from voxtral_build.quantization import quantize_tensor, quantized_bytes
 from voxtral_build.steps.synth import SIZES, make_params
 from voxtral_build.weights import expected_tensors
 
+# A bound on every figure, which anything passes.
+GATES = [{"figure": figure, "max": 1e9, "reason": "None."} for figure in REQUIRED]
 FULL = ModelConfig.parse(make_params(SIZES["full"]))
 MIB, GIB = 2**20, 2**30
 
@@ -165,6 +167,7 @@ def full_scheme(dtype: str, linears: str, embedding: str) -> int:
             "checkpoint": {"synth": {"size": "full"}},
             "schemes": {"q": {"encoder": linears, "decoder": linears, "embedding": embedding}},
             "variants": [product],
+            "gates": GATES,
         }
     )
     table = footprints(matrix, FULL, Settings(), Path("nowhere"))
@@ -240,7 +243,7 @@ def test_a_linear_is_stored_in_so_many_bytes(slug: str, expected: int, tmp_path:
     weight = torch.randn(96, 128, generator=torch.Generator().manual_seed(0))
     if quant.type != "none":
         weight = quantize_tensor(weight, quant)
-        assert quantized_bytes((96, 128), quant, "fp32") == expected
+        assert quantized_bytes((96, 128), quant, torch.float32) == expected
     linear.weight = nn.Parameter(weight, requires_grad=False)
     path = lowered(tmp_path, linear, (torch.randn(1, 4, 128),))
     assert methods_memory(path)["forward"].named_bytes == expected
@@ -265,12 +268,7 @@ def test_an_embedding_is_stored_in_so_many_bytes(slug: str, expected: int, tmp_p
     embedding.weight = nn.Parameter(quantize_tensor(weight, quant), requires_grad=False)
     path = lowered(tmp_path, embedding, (torch.arange(4),))
     assert describe(path).methods["forward"].constant_bytes == expected
-    assert quantized_bytes((160, 128), quant, "fp32") == expected
-
-
-@pytest.fixture(scope="module")
-def factory(tmp_path_factory: pytest.TempPathFactory) -> Factory:
-    return Factory(tmp_path_factory.mktemp("factory"))
+    assert quantized_bytes((160, 128), quant, torch.float32) == expected
 
 
 @pytest.mark.lowering
@@ -285,6 +283,7 @@ def test_formulas_and_programs(factory: Factory, scheme: str, mode: Any) -> None
             "variants": [
                 {"backend": ["xnnpack"], "dtype": ["fp32"], "scheme": [scheme], "mode": [mode]}
             ],
+            "gates": GATES,
         }
     )
     config = builder(checkpoint(), mode).config  # of two layers: not what was built

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from voxtral_build.errors import ConfigError
+from voxtral_build.gates import AXES, Gate, unbounded
 from voxtral_build.strict_config import StrictModel, mistake, suggest
 
 Mode = Literal["offline", "streaming"]
@@ -510,6 +511,11 @@ class Variant(_Named):
     scheme: str
     mode: Mode
 
+    @property
+    def axes(self) -> dict[str, str]:
+        """Its place in the matrix, by the names of the axes."""
+        return {axis: getattr(self, axis) for axis in AXES}
+
     @classmethod
     def parse(cls, slug: str) -> Variant:
         """The variant that `slug` names.
@@ -540,9 +546,6 @@ class Variant(_Named):
             )
             for method in METHODS_OF[self.mode]
         )
-
-
-AXES = ("backend", "dtype", "scheme", "mode")
 
 
 class Exclude(StrictModel):
@@ -604,6 +607,9 @@ class Matrix(StrictModel):
     products: list[Product] = Field(
         alias="variants", min_length=1, description="What to build: the sum of these products."
     )
+    gates: list[Gate] = Field(
+        min_length=1, description="What an artifact has to reach; all that apply to it."
+    )
 
     @model_validator(mode="after")
     def _prompt_fits(self) -> Self:
@@ -647,6 +653,36 @@ class Matrix(StrictModel):
                 self._check_possible(cell, at)
         return self
 
+    @model_validator(mode="after")
+    def _nothing_on_faith(self) -> Self:
+        known = {
+            "backend": get_args(Backend),
+            "dtype": get_args(Dtype),
+            "scheme": tuple(self.schemes),
+            "mode": get_args(Mode),
+        }
+        for index, gate in enumerate(self.gates):
+            for axis, values in known.items():
+                for name in getattr(gate, axis) or ():
+                    if name not in values:
+                        raise mistake(
+                            f"no such {axis}",
+                            got=name,
+                            allowed=values,
+                            next_step=suggest(name, values) or "remove it",
+                            at=("gates", index, axis),
+                        )
+        for variant in self.variants:
+            for figure in unbounded(self.gates, variant.axes):
+                raise mistake(
+                    f"no bound on {figure} for {variant.slug}: it would be taken on faith",
+                    got="gates on " + ", ".join(dict.fromkeys(gate.figure for gate in self.gates)),
+                    allowed="for every variant, at least one",
+                    next_step=f"add a gate: figure {figure}, min or max, and the reason",
+                    at=("gates",),
+                )
+        return self
+
     def _check_scheme(self, name: str, at: tuple[str | int, ...]) -> None:
         if name not in self.schemes:
             raise mistake(
@@ -680,6 +716,10 @@ class Matrix(StrictModel):
     def scheme(self, variant: Variant) -> Scheme:
         """The scheme of a variant."""
         return self.schemes[variant.scheme]
+
+    def gates_of(self, variant: Variant) -> list[Gate]:
+        """The gates that a variant has to pass."""
+        return [gate for gate in self.gates if gate.applies(variant.axes)]
 
     def units(self, variant: Variant) -> tuple[Unit, ...]:
         """The units that a variant is linked from, in the order of `METHODS_OF`."""
