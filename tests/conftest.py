@@ -16,6 +16,26 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(scope="session")
+def factory(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Of artifacts, each built once for all tests of a process; to be read only."""
+    from tests.factory import Factory
+
+    return Factory(tmp_path_factory.mktemp("factory"))
+
+
+@pytest.fixture(scope="session")
+def lively_factory(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same of a checkpoint whose tokens follow the audio."""
+    from tests.factory import Factory
+    from tests.models import ONE_LAYER
+    from tests.sessions import lively_checkpoint
+
+    factory = Factory(tmp_path_factory.mktemp("lively"))
+    factory.checkpoint = lively_checkpoint(ONE_LAYER)
+    return factory
+
+
 @pytest.fixture
 def repository() -> Path:
     return REPOSITORY

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests.models import ONE_LAYER, SETTINGS, checkpoint
 from voxtral_build.checkpoint import WEIGHTS
-from voxtral_build.matrix import Scheme
+from voxtral_build.gates import Gate
+from voxtral_build.matrix import Matrix, Scheme, Variant
 from voxtral_build.steps import (
     export,
     link,
@@ -21,6 +22,11 @@ from voxtral_build.tensor_file import read_header
 from voxtral_build.weights import checkpoint_key
 
 SPEECH = Path(__file__).parent / "data" / "jfk_5s.wav"
+_MATRIX = Matrix.load(Path(__file__).parent.parent / "config" / "matrix.yaml")
+# Of the gates, those that hold for any checkpoint. What quantization costs a random one says
+# nothing of one that was trained, and bytes of a layer as small as a test's are mostly overhead.
+_LOOSE = {"audio_cosine": (0.8, None), "top1_agreement": (0.5, None), "divergence": (None, 10)}
+_LOOSE |= {"word_error_increase": (None, 1), "size_ratio": (0.8, 2.5)}
 SCHEMES = {
     "none": Scheme(encoder="none", decoder="none", embedding="none"),
     "8da4w": Scheme(encoder="8da4w", decoder="8da4w", embedding="8w"),
@@ -44,6 +50,16 @@ SCHEMES = {
     ),
     "embedding_4w": Scheme(encoder="none", decoder="none", embedding="4w"),
 }
+
+
+def gates(variant: Variant) -> list[Gate]:
+    """Bounds for a variant of a random checkpoint."""
+    loose = [
+        Gate(figure=figure, min=low, max=high, reason="Anything but nonsense.")
+        for figure, (low, high) in _LOOSE.items()
+    ]
+    # Schemes of other names are bounded as those without a name.
+    return loose + [gate for gate in _MATRIX.gates_of(variant) if gate.figure not in _LOOSE]
 
 
 class Factory:
@@ -102,15 +118,16 @@ class Factory:
             self.lower(unit, path)
         return path
 
-    def lower(self, unit, path):
-        lower.run(
-            checkpoint=self.checkpoint,
-            graph=self.graph(unit),
-            unit=unit,
-            weights=self.weights(unit),
-            settings=SETTINGS,
-            output=path,
-        )
+    def lower(self, unit, path, **changes):
+        arguments = {
+            "checkpoint": self.checkpoint,
+            "graph": self.graph(unit),
+            "unit": unit,
+            "weights": self.weights(unit),
+            "settings": SETTINGS,
+            "output": path,
+        }
+        lower.run(**(arguments | changes))
 
     def preprocessor(self, mode):
         path = self.folder / f"preprocessor-{mode}.pte"
@@ -123,19 +140,23 @@ class Factory:
     def artifact(self, variant):
         path = self.folder / variant.slug
         if not path.exists():
-            scheme = SCHEMES[variant.scheme]
-            link.run(
-                checkpoint=self.checkpoint,
-                inventory=self.inventory,
-                variant=variant,
-                scheme=scheme,
-                weights=self.variant_weights(variant),
-                settings=SETTINGS,
-                units=[self.unit(unit) for unit in variant.units(scheme)],
-                preprocessor=self.preprocessor(variant.mode),
-                output=path,
-            )
+            self.link(variant, path)
         return path
+
+    def link(self, variant, output, units=None, preprocessor=None):
+        """With other units or another preprocessor than the variant's own."""
+        scheme = SCHEMES[variant.scheme]
+        link.run(
+            checkpoint=self.checkpoint,
+            inventory=self.inventory,
+            variant=variant,
+            scheme=scheme,
+            weights=self.variant_weights(variant),
+            settings=SETTINGS,
+            units=units or [self.unit(unit) for unit in variant.units(scheme)],
+            preprocessor=preprocessor or self.preprocessor(variant.mode),
+            output=output,
+        )
 
     @property
     def reference(self):
@@ -145,6 +166,7 @@ class Factory:
                 checkpoint=self.checkpoint,
                 delay_tokens=SETTINGS.delay_tokens,
                 audio=[SPEECH],
+                clips=None,
                 output=path,
             )
         return path
@@ -157,6 +179,7 @@ class Factory:
             "scheme": SCHEMES[variant.scheme],
             "weights": self.variant_weights(variant),
             "settings": SETTINGS,
+            "gates": gates(variant),
             "audio": [SPEECH],
             "reference": self.reference,
             "clips": None,

@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
-from tests.factory import Factory
 from voxtral_build import cli, manifest
+from voxtral_build.checkpoint import Release
 from voxtral_build.errors import BuildError
 from voxtral_build.manifest import FileRecord, Manifest
 from voxtral_build.matrix import Variant
@@ -20,6 +20,7 @@ from voxtral_build.verify import verify
 VARIANT = Variant("xnnpack", "fp32", "8da4w", "streaming")
 EXAMPLE = Manifest(
     variant="xnnpack-fp32-none-offline",
+    release=Release("org/name", "2" * 40),
     settings={"max_seq_len": 256, "sliding_window": None},
     components={"encoder": {"quantization": {"type": "none"}}},
     files={"model.pte": FileRecord(3, hashlib.sha256(b"abc").hexdigest())},
@@ -113,10 +114,10 @@ def test_the_source_is_the_commit_of_tracked_files(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    factory = Factory(tmp_path_factory.mktemp("factory"))
-    folder = factory.artifact(VARIANT)
-    factory.validate(VARIANT, folder / "report.json")
+def made(factory, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / VARIANT.slug
+    shutil.copytree(factory.artifact(VARIANT), folder)
+    factory.validate(VARIANT, folder / "report.json", artifact=folder)
     return factory, folder
 
 

@@ -13,8 +13,6 @@ import soxr
 import torch
 
 from tests import transformers_reference
-from tests.factory import Factory
-from tests.models import ONE_LAYER
 from tests.sessions import (
     FIRST,
     eager_artifact,
@@ -358,17 +356,10 @@ def test_without_prompt_a_stream_hears_its_delay_in_silence(streaming):
 # --- lowered -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def factory(tmp_path_factory):
-    factory = Factory(tmp_path_factory.mktemp("factory"))
-    factory.checkpoint = lively_checkpoint(ONE_LAYER)
-    return factory
-
-
 @pytest.mark.lowering
-def test_artifacts_transcribe_alike_in_both_modes(factory):
+def test_artifacts_transcribe_alike_in_both_modes(lively_factory):
     loaded = {
-        mode: Artifact.load(factory.artifact(Variant("xnnpack", "fp32", "none", mode)))
+        mode: Artifact.load(lively_factory.artifact(Variant("xnnpack", "fp32", "none", mode)))
         for mode in ("offline", "streaming")
     }
     session = StreamingSession(loaded["streaming"])
@@ -380,9 +371,9 @@ def test_artifacts_transcribe_alike_in_both_modes(factory):
 
 
 @pytest.mark.lowering
-def test_a_long_stream_takes_no_more_memory_and_no_more_time(factory):
+def test_a_long_stream_takes_no_more_memory_and_no_more_time(lively_factory):
     """Two minutes through windows of 20 frames and 16 tokens."""
-    folder = factory.artifact(Variant("xnnpack", "fp32", "none", "streaming"))
+    folder = lively_factory.artifact(Variant("xnnpack", "fp32", "none", "streaming"))
     session = StreamingSession(Artifact.load(folder))
     samples = speech(0, 5)
     memory, seconds, count = [], [], 0

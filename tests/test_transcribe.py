@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.factory import SPEECH, Factory
-from tests.models import ONE_LAYER
-from tests.sessions import FIRST, letters, lively_checkpoint, scripted_artifact, speech
+from tests.factory import SPEECH
+from tests.sessions import FIRST, letters, scripted_artifact, speech
 from voxtral_build import cli
 from voxtral_build.errors import BuildError
 from voxtral_build.manifest import FileRecord, Manifest
@@ -291,18 +290,11 @@ def test_a_pipe_that_does_not_end_is_refused_in_time(artifact, monkeypatch, caps
 # --- artifacts ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def factory(tmp_path_factory):
-    factory = Factory(tmp_path_factory.mktemp("factory"))
-    factory.checkpoint = lively_checkpoint(ONE_LAYER)
-    return factory
-
-
 @pytest.fixture
-def folder(factory, tmp_path):
+def folder(lively_factory, tmp_path):
     """A copy of a lowered artifact, to be spoiled."""
     variant = Variant("xnnpack", "fp32", "none", "streaming")
-    return shutil.copytree(factory.artifact(variant), tmp_path / variant.slug)
+    return shutil.copytree(lively_factory.artifact(variant), tmp_path / variant.slug)
 
 
 @pytest.mark.lowering
@@ -331,7 +323,7 @@ def _change_files(folder, change):
 
 
 @pytest.mark.lowering
-def test_spoiled_artifacts_are_refused(factory, folder, tmp_path, capsys):
+def test_spoiled_artifacts_are_refused(lively_factory, folder, tmp_path, capsys):
     def refused():
         assert cli.main(["transcribe", str(folder), str(SPEECH)]) == 2
         return capsys.readouterr().err
@@ -346,7 +338,7 @@ def test_spoiled_artifacts_are_refused(factory, folder, tmp_path, capsys):
         return error
 
     # Of the other mode, under the same name.
-    other = factory.preprocessor("offline").read_bytes()
+    other = lively_factory.preprocessor("offline").read_bytes()
     spoil("preprocessor.pte", lambda _: other)
     # Of the same length.
     assert "sha256" in spoil("tekken.json", lambda data: data.replace(b'"v7"', b'"v3"'))

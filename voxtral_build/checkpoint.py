@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from voxtral_build import strict_json
 from voxtral_build.errors import CheckpointError
@@ -15,6 +16,17 @@ TOKENIZER = "tekken.json"
 FILES = (PARAMS, WEIGHTS, TOKENIZER)
 
 REPOSITORY = "mistralai/Voxtral-Mini-4B-Realtime-2602"
+# What Mistral has published, by the content of the weights: a copy tells as well as the
+# original where it comes from, and a folder's name tells nothing.
+_RELEASES = {
+    "263f178fe752c90a2ae58f037a95ed092db8b14768b0978b8c48f66979c8345d": (
+        "2769294da9567371363522aac9bbcfdd19447add",
+        {
+            PARAMS: "2ace010ebf7f0b62c60747d91c6d140e3c7238632d3e9c63d60a2bd2065ea301",
+            TOKENIZER: "8434af1d39eba99f0ef46cf1450bf1a63fa941a26933a1ef5dbbf4adf0d00e44",
+        },
+    ),
+}
 _MAX_JSON_BYTES = 200_000_000  # the real tekken.json has 15 MB
 _LFS_POINTER = b"version https://git-lfs"
 _PAGE = (b"<!doctype", b"<html", b"<head", b"<?xml")
@@ -29,6 +41,26 @@ _RELATIVES = {
     "a tokenizer": {"special_tokens", "added_tokens", "vocab"},
     "a model with a vision encoder": {"vision_encoder"},
 }
+
+
+class Release(NamedTuple):
+    """A checkpoint that was published.
+
+    Attributes:
+        repository: on the Hugging Face Hub.
+        revision: a commit of it that has these files.
+    """
+
+    repository: str
+    revision: str
+
+
+def known_release(hashes: Mapping[str, str]) -> Release | None:
+    """The release that files are, by their SHA-256; None where one of them is another's."""
+    revision, others = _RELEASES.get(hashes[WEIGHTS], (None, {}))
+    if revision is None or any(hashes[name] != digest for name, digest in others.items()):
+        return None
+    return Release(REPOSITORY, revision)
 
 
 def require_files(folder: Path) -> None:

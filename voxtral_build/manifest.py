@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
-from voxtral_build.checkpoint import read_json
+from voxtral_build.artifact_files import MODEL, PREPROCESSOR
+from voxtral_build.checkpoint import TOKENIZER, Release, read_json
 from voxtral_build.errors import BuildError
 from voxtral_build.files import sha256, write_text
 from voxtral_build.provenance import PACKAGE
@@ -27,6 +28,7 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:voxtral-build:artifact:v1"
 BUILDER = "urn:voxtral-build"
+REQUIRED = (MODEL, PREPROCESSOR, TOKENIZER)
 # What decides about the bytes of an artifact, beside this package.
 _TOOLS = ("executorch", "numpy", "pydantic", "safetensors", "torch", "torchao")
 
@@ -50,6 +52,7 @@ class Manifest:
 
     Attributes:
         variant: `<backend>-<dtype>-<scheme>-<mode>`.
+        release: the published checkpoint that it was made from; None for another.
         settings: of the build, as config/matrix.yaml has them.
         components: each component's `quantization`, as config/matrix.yaml has it, and of a
             quantized one `left_as_is`, its layers that were skipped.
@@ -63,6 +66,7 @@ class Manifest:
     """
 
     variant: str
+    release: Release | None
     settings: Mapping[str, Any]
     components: Mapping[str, Mapping[str, Any]]
     files: Mapping[str, FileRecord]
@@ -91,6 +95,7 @@ class Manifest:
                     "buildType": BUILD_TYPE,
                     "externalParameters": {
                         "variant": self.variant,
+                        "checkpoint": self.release and self.release._asdict(),
                         "settings": self.settings,
                         "components": self.components,
                     },
@@ -121,6 +126,7 @@ class Manifest:
             used = [item for item in definition["resolvedDependencies"] if not _is_source(item)]
             return cls(
                 variant=asked["variant"],
+                release=asked["checkpoint"] and Release(**asked["checkpoint"]),
                 settings=dict(asked["settings"]),
                 components=dict(asked["components"]),
                 files=_records(statement["subject"]),
@@ -140,6 +146,24 @@ class Manifest:
                 allowed=f"an in-toto statement of {PREDICATE}, as link writes it",
                 next_step="link the artifact again: `snakemake --forcerun link`",
             ) from None
+
+
+def file_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """What is wrong with the files that a manifest lists: every size and every hash."""
+    for name in REQUIRED:
+        if name not in manifest.files:
+            yield f"{name}: not in the manifest"
+    for name, record in manifest.files.items():
+        path = folder / name
+        # A name that leads out of the folder is nobody's honest file.
+        if Path(name).name != name:
+            yield f"{name}: no name of a file in this folder"
+        elif path.is_symlink() or not path.is_file():
+            yield f"{name}: missing" if not path.is_symlink() else f"{name}: a link"
+        elif (size := path.stat().st_size) != record.bytes:
+            yield f"{name}: {size:,} bytes, not {record.bytes:,}"
+        elif (got := FileRecord.of(path)) != record:
+            yield f"{name}: sha256 {got.sha256}, not {record.sha256}"
 
 
 def _descriptors(records: Mapping[str, FileRecord]) -> list[dict[str, Any]]:

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from voxtral_build.artifact_files import FAILED_REPORT, MANIFEST, MODEL, PREPROCESSOR, REPORT
-from voxtral_build.checkpoint import TOKENIZER, read_json
+from voxtral_build.artifact_files import FAILED_REPORT, MANIFEST, MODEL, REPORT
+from voxtral_build.checkpoint import read_json
 from voxtral_build.errors import ValidationError
 from voxtral_build.files import sha256
-from voxtral_build.manifest import FileRecord, Manifest
+from voxtral_build.manifest import Manifest, file_faults
 from voxtral_build.matrix import METHODS_OF, Variant
 from voxtral_build.pte.inspect import describe
 
-REQUIRED = (MODEL, PREPROCESSOR, TOKENIZER)
 _BESIDE = {MANIFEST, REPORT, "README.md"}
 # Constant methods of a program that say what was set for the build.
 _SETTINGS = ("max_seq_len", "delay_tokens", "sliding_window", "max_enc_len")
@@ -31,7 +30,11 @@ def verify(folder: Path) -> Manifest:
         ValidationError: lists everything that is wrong.
     """
     manifest = Manifest.load(folder / MANIFEST)
-    faults = [*_file_faults(folder, manifest), *_report_faults(folder, manifest)]
+    faults = [
+        *file_faults(folder, manifest),
+        *_stray_faults(folder, manifest),
+        *_report_faults(folder, manifest),
+    ]
     if not faults:  # of the right bytes
         faults += _model_faults(folder / MODEL, manifest)
     if faults:
@@ -43,21 +46,7 @@ def verify(folder: Path) -> Manifest:
     return manifest
 
 
-def _file_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
-    for name in REQUIRED:
-        if name not in manifest.files:
-            yield f"{name}: not in the manifest"
-    for name, record in manifest.files.items():
-        path = folder / name
-        # A name that leads out of the folder is nobody's honest file.
-        if Path(name).name != name:
-            yield f"{name}: no name of a file in this folder"
-        elif path.is_symlink() or not path.is_file():
-            yield f"{name}: missing" if not path.is_symlink() else f"{name}: a link"
-        elif (size := path.stat().st_size) != record.bytes:
-            yield f"{name}: {size:,} bytes, not {record.bytes:,}"
-        elif (got := FileRecord.of(path)) != record:
-            yield f"{name}: sha256 {got.sha256}, not {record.sha256}"
+def _stray_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
     for path in sorted(folder.iterdir()):
         if path.name == FAILED_REPORT:
             yield f"{path.name}: it failed its validation"

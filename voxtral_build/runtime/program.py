@@ -14,6 +14,13 @@ from voxtral_build.errors import PteError
 _DTYPES = {5: torch.float16, 6: torch.float32, 15: torch.bfloat16}
 
 
+def register_kernels() -> None:
+    """Import the kernels that programs of this project call: importing registers them."""
+    import executorch.extension.llm.custom_ops.custom_ops
+    import executorch.extension.pybindings.portable_lib
+    import executorch.kernels.quantized  # noqa: F401
+
+
 class Program:
     """A `.pte` whose methods keep their caches from call to call, each its own.
 
@@ -23,9 +30,7 @@ class Program:
     """
 
     def __init__(self, path: Path) -> None:
-        # Importing registers the kernels that programs of this project call.
-        import executorch.extension.llm.custom_ops.custom_ops
-        import executorch.kernels.quantized  # noqa: F401
+        register_kernels()
         from executorch.extension.pybindings.portable_lib import _load_for_executorch
 
         self.path = path

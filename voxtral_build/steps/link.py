@@ -10,7 +10,7 @@ from typing import Any
 
 from voxtral_build import manifest
 from voxtral_build.artifact_files import MANIFEST, MODEL, PREPROCESSOR
-from voxtral_build.checkpoint import PARAMS, TOKENIZER, read_json
+from voxtral_build.checkpoint import PARAMS, TOKENIZER, known_release, read_json
 from voxtral_build.errors import BuildError
 from voxtral_build.files import whole_file
 from voxtral_build.manifest import FileRecord, Manifest
@@ -50,8 +50,10 @@ def run(
         with whole_file(output / name) as temporary:
             shutil.copyfile(source, temporary)
     link(units, output / MODEL, constant_methods(config, runtime))
+    used = _checkpoint(inventory)
     Manifest(
         variant=variant.slug,
+        release=known_release({name: record.sha256 for name, record in used.items()}),
         settings=settings.model_dump(),
         components={
             component: _component(scheme, component, reports.get(component))
@@ -59,7 +61,7 @@ def run(
         },
         files={name: FileRecord.of(output / name) for name in (MODEL, PREPROCESSOR, TOKENIZER)},
         dependencies={
-            **_checkpoint(inventory),
+            **{f"checkpoint/{name}": record for name, record in used.items()},
             **{
                 f"weights/{path.name}": FileRecord(path.stat().st_size, reports[of]["sha256"])
                 for of, path in weights.items()
@@ -76,7 +78,7 @@ def run(
 
 def _checkpoint(inventory: Path) -> dict[str, FileRecord]:
     files = read_json(inventory)["files"]
-    return {f"checkpoint/{name}": FileRecord(**record) for name, record in files.items()}
+    return {name: FileRecord(**record) for name, record in files.items()}
 
 
 def _component(

@@ -1,110 +1,59 @@
-"""Run an artifact over speech, in a process of its own, and compare it with eager.
+"""Run an artifact over speech, in a process of its own, and hold it against the model.
 
-Four questions, and the report answers each with figures: does every method compute what
-the model with the same quantization computes (given the same inputs), does the whole give
-the same tokens, how far is that from the model in float32, and how fast. The eager model of
-the comparison shares neither kernels nor caches with the artifact: it runs on PyTorch's own
-attention.
+Four questions. Is it what was asked for: files, methods, constants, delegates, bytes? Does
+every method compute what the model with the same quantization computes in eager, given the
+same inputs, and all together the same tokens? How far is that from the model in float32, in
+probabilities and in words? How fast is it, and in how much memory? Every answer is a figure in
+the report; where there is a bound on it, a gate.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from voxtral_build.artifact_files import MANIFEST, MODEL
+from voxtral_build.artifact_files import FAILED_REPORT, MANIFEST, MODEL
 from voxtral_build.audio import log_mel
-from voxtral_build.backends import BACKENDS
-from voxtral_build.checkpoint import PARAMS, TOKENIZER
-from voxtral_build.clips import Clip, read_clips
+from voxtral_build.checkpoint import TOKENIZER
+from voxtral_build.clips import read_clips
 from voxtral_build.errors import BuildError, ValidationError
-from voxtral_build.files import sha256, write_text
-from voxtral_build.matrix import (
-    COMPONENTS,
-    METHODS_OF,
-    Component,
-    Method,
-    Quant,
-    Scheme,
-    Settings,
-    Variant,
+from voxtral_build.files import sha256
+from voxtral_build.gates import REQUIRED, Figure, Gate, Outcome, check, condition
+from voxtral_build.matrix import COMPONENT_OF, METHODS_OF, Component, Scheme, Settings, Variant
+from voxtral_build.pte.inspect import describe
+from voxtral_build.report import (
+    AgainstFloat32,
+    MethodReport,
+    Parity,
+    Report,
+    Speech,
+    WordReport,
 )
-from voxtral_build.methods import MethodBuilder
-from voxtral_build.model.attention import STANDARD
-from voxtral_build.model.config import ModelConfig, RuntimeConfig
-from voxtral_build.pte.inspect import describe, undelegated_linears
-from voxtral_build.quantization import dequantize, quantizes_activations
-from voxtral_build.quantized_file import load_tensors
 from voxtral_build.runtime.artifact import Artifact
-from voxtral_build.runtime.greedy import (
-    Function,
-    Methods,
-    by_position,
-    decode_forced,
-    decode_greedy,
-    encode_offline,
-    encode_streaming,
-    pad_audio,
-)
-from voxtral_build.runtime.parity import BF16_GATE, QUANTIZED_GATE, Parity, cosine
-from voxtral_build.runtime.program import Program
-from voxtral_build.runtime.reference import Reference
-from voxtral_build.runtime.words import WordErrors, transcripts
+from voxtral_build.runtime.greedy import decode_forced, decode_greedy, pad_audio
+from voxtral_build.runtime.reference import SPEECH, Reference, load_references
 from voxtral_build.speech import read_speech
-from voxtral_build.text import Vocabulary
 from voxtral_build.tokenizer import StreamingTokens
-from voxtral_build.weights import TORCH_DTYPES
+from voxtral_build.validation.contents import check_files, check_program, method_reports
+from voxtral_build.validation.eager import EagerSource
+from voxtral_build.validation.methods import (
+    EagerOutputs,
+    compare_methods,
+    eager_outputs,
+    rounding_components,
+    run_encoder,
+)
+from voxtral_build.validation.parity import cosine, relative_difference
+from voxtral_build.validation.preprocessing import preprocessor_difference
+from voxtral_build.validation.recordings import word_report
+from voxtral_build.validation.speed import measured_speed
 
 log = logging.getLogger(__name__)
-
-# Of the tokens of a run in which each goes back in. Methods that pass alone and differ
-# together disturb each other; a near tie that falls the other way is no fault.
-MIN_TOKEN_AGREEMENT = 0.9
-
-
-@dataclass(frozen=True)
-class EagerModel:
-    """The artifact's model in eager: its three methods, and where its weights come from."""
-
-    builder: MethodBuilder
-    checkpoint: Path
-    scheme: Scheme
-    weights: Mapping[Component, Path]
-    dtype: torch.dtype
-
-    def methods(self, *, unrounded: bool = False) -> Methods:
-        """Fresh methods (caches empty).
-
-        Args:
-            unrounded: the same weights, with all activations and caches in float32.
-        """
-        methods = METHODS_OF[self.builder.runtime.mode]
-        model = self.builder.meta_model()
-        tensors: dict[str, Tensor] = {}
-        for component in COMPONENTS:
-            quant = self.scheme.of(component)
-            weights = self.weights.get(component)
-            tensors |= load_tensors(self.checkpoint, weights, model, component, quant, self.dtype)
-        dtype = self.dtype
-        if unrounded:
-            dtype = torch.float32
-            tensors = {name: tensor.to(dtype) for name, tensor in dequantize(tensors).items()}
-        encode, decode, embed = self.builder.build(methods, tensors, dtype)
-        bound = self.builder.runtime.decode_bound
-        return Methods(_taking_any(encode, dtype), embed, _taking_any(decode, dtype), bound)
-
-
-def _taking_any(function: Function, dtype: torch.dtype) -> Function:
-    """Casts the first input, the mel frames or embeddings."""
-    return lambda inputs, *rest: function(inputs.to(dtype), *rest)
 
 
 def run(
@@ -115,6 +64,7 @@ def run(
     scheme: Scheme,
     weights: Mapping[Component, Path],
     settings: Settings,
+    gates: Sequence[Gate],
     audio: Sequence[Path],
     reference: Path,
     clips: Path | None,
@@ -123,229 +73,282 @@ def run(
     """Validate `artifact` and write its report.
 
     Args:
-        reference: what the `reference` step made of the same audio.
+        gates: bounds for this variant, see `matrix.Matrix.gates_of`.
+        audio: recordings that make, one after the other, the speech to compare methods on.
+        reference: what the `reference` step made of the same audio and clips.
         clips: a set of recordings to transcribe, as a user would, and to count errors in; or
             None.
 
-    The report of a failed artifact is written beside `output`, with the ending
-    `.failed.json`, so that its figures can be read while nothing takes it for validated.
+    The report of a failed artifact is written beside `output` as report.failed.json, so that
+    its figures can be read while nothing takes it for validated.
 
     Raises:
-        BuildError: the reference is of audio, a delay or a model of other sizes.
+        BuildError: no artifact, or the reference is of audio, a delay or a model of other sizes.
         ValidationError: names the gates that failed, the figures and the bounds.
     """
-    config = ModelConfig.load(checkpoint / PARAMS)
-    runtime = RuntimeConfig.resolve(config, settings, variant.mode)
-    tokens = StreamingTokens.load(artifact / TOKENIZER)
-    eager = EagerModel(
-        MethodBuilder(config, runtime, STANDARD),
-        checkpoint,
-        scheme,
-        weights,
-        TORCH_DTYPES[variant.dtype],
-    )
-    samples = read_speech(audio, config.audio.sampling_rate)
-    padded = pad_audio(samples, config, tokens, settings.delay_tokens)
-    token_count = padded.shape[0] // config.samples_per_token
-    if token_count > settings.max_seq_len and variant.mode == "offline":
-        raise BuildError(
-            "the validation audio is longer than the artifact can take",
-            got=f"{token_count} tokens with padding",
-            allowed=f"max_seq_len {settings.max_seq_len}",
-            next_step="raise max_seq_len in config/matrix.yaml",
-        )
-    float32 = Reference.load(reference)
-    if float32.audio.shape != (token_count, config.dim):
-        raise BuildError(
-            f"{reference} is no reference of this audio",
-            got=f"{list(float32.audio.shape)} tokens and dimensions",
-            allowed=f"{[token_count, config.dim]}",
-            next_step="make it again with `voxtral-build reference`",
-        )
-    mel = log_mel(padded, config.audio).to(eager.dtype)
-    prompt = tokens.prompt(settings.delay_tokens)
+    for name in (MODEL, MANIFEST):
+        if not (artifact / name).is_file():
+            raise BuildError(
+                f"{artifact} is no artifact: {name} is missing",
+                allowed="a folder that link wrote",
+                next_step="link it: `snakemake --forcerun link`",
+            )
+    source = EagerSource(checkpoint, variant, scheme, weights, settings)
+    recordings = load_references(reference)
+    speech = _Speech.read(source, audio, recordings)
     with torch.no_grad():
-        report = _measure(artifact, variant, eager, mel, prompt, float32)
-    report["words"] = None if clips is None else _words(artifact, read_clips(clips))
-    report["manifest_sha256"] = sha256(artifact / MANIFEST)
-    report["audio_s"] = samples.shape[0] / config.audio.sampling_rate
-    failed = output.with_suffix(".failed.json")
-    text = json.dumps(report, indent=1) + "\n"
-    if report["failures"]:
+        report = _Validation(artifact, source, gates, speech, recordings, clips).report(audio[0])
+    failed = output.with_name(FAILED_REPORT)
+    if report.failures:
         output.unlink(missing_ok=True)  # of an earlier artifact
-        write_text(failed, text)
+        report.write(failed)
         raise ValidationError(
             f"{variant.slug} is not what it should be",
-            got="\n           ".join(report["failures"]),
+            got="\n           ".join(map(str, report.failures)),
             next_step=f"read {failed}",
         )
     failed.unlink(missing_ok=True)
-    write_text(output, text)
+    report.write(output)
 
 
-def _measure(
-    artifact: Path,
-    variant: Variant,
-    eager: EagerModel,
-    mel: Tensor,
-    prompt: list[int],
-    float32: Reference,
-) -> dict[str, Any]:
-    path = artifact / MODEL
-    description = describe(path)
-    config = eager.builder.config
-    encoder, _, _ = METHODS_OF[variant.mode]
+@dataclass(frozen=True)
+class _Speech:
+    """What methods are compared on.
 
-    def encode(methods: Methods) -> Iterator[Tensor]:
-        if variant.mode == "offline":
-            return encode_offline(methods.encode, mel)
-        return encode_streaming(methods.encode, mel, config)
+    Attributes:
+        padded: (N,) samples, with the silence around them.
+        mel: (1, num_mel_bins, T_mel) float32.
+        prompt: the first tokens.
+        float32: what the model itself makes of it.
+        seconds: without the silence.
+    """
 
-    started = time.perf_counter()
-    program = Program(path)
-    artifact_methods = Methods(
-        program.method(encoder),
-        program.method("token_embedding"),
-        program.method("text_decoder"),
-        eager.builder.runtime.decode_bound,
-    )
-    embeds = artifact_methods.embed(torch.tensor([[0]])) + next(encode(artifact_methods))
-    artifact_methods.decode(embeds, torch.tensor([0]))
-    load_s = time.perf_counter() - started
-    log.info("every method has answered after %.2f s", load_s)
+    padded: Tensor
+    mel: Tensor
+    prompt: list[int]
+    float32: Reference
+    seconds: float
 
-    reference = eager.methods()
-    reference_audio = torch.cat(list(encode(reference)), dim=1)
-    reference_out = decode_greedy(reference, by_position(reference_audio), prompt)
-    ids = [*prompt, *reference_out[:-1]]
-    inputs = ForcedInputs(encode, reference_audio, reference.embed, ids, len(prompt))
-    log.info("eager reference: %d tokens", len(ids))
-
-    # Each method alone, on eager's inputs, so that one fault does not hide in another.
-    got, want = inputs.outputs(encoder, artifact_methods), inputs.outputs(encoder, reference)
-    unrounded = _unrounded_outputs(eager, encoder, inputs)
-    parities = {
-        name: Parity.of(got[name], want[name], unrounded.get(name), name == "text_decoder")
-        for name in got
-    }
-
-    # All of them together, as they run live.
-    started = time.perf_counter()
-    out = decode_greedy(artifact_methods, encode(artifact_methods), prompt)
-    total_s = time.perf_counter() - started
-    steps = reference_audio.shape[1]
-    seconds = steps * config.samples_per_token / config.audio.sampling_rate
-    agreement = _agreement(out, reference_out)
-    log.info("%d tokens in %.2f s, %.1f %% as eager's", steps, total_s, 100 * agreement)
-
-    forced = decode_forced(
-        artifact_methods,
-        float32.audio.unsqueeze(0).to(eager.dtype),
-        float32.ids.tolist(),
-        len(prompt),
-    )[0, len(prompt) - 1 :]
-    likeliest = float32.top_ids[:, 0].tolist()
-    vocabulary = Vocabulary.load(artifact / TOKENIZER)
-
-    gate = QUANTIZED_GATE if eager.dtype == torch.float32 else BF16_GATE
-    failures = [text for name, parity in parities.items() for text in parity.failures(name, gate)]
-    if agreement < MIN_TOKEN_AGREEMENT:
-        failures.append(f"token_agreement {agreement:.3g}, at least {MIN_TOKEN_AGREEMENT}")
-    methods: dict[str, Any] = {}
-    for name, parity in parities.items():
-        method = description.methods[name]
-        linears = undelegated_linears(method)
-        if BACKENDS[variant.backend].delegates_linears and linears:
-            failures.append(f"{name}: {linears} linears are not delegated, allowed 0")
-        methods[name] = {
-            **asdict(parity),
-            "delegates": sum(method.delegates.values()),
-            "undelegated_linears": linears,
-            "planned_bytes": method.planned_bytes,
-        }
-    return {
-        "variant": variant.slug,
-        "status": "failed" if failures else "validated",
-        "failures": failures,
-        "size_bytes": path.stat().st_size,
-        "load_s": load_s,
-        "ms_per_step": 1000 * total_s / steps,
-        "real_time_factor": total_s / seconds,
-        "token_agreement": agreement,
-        # What quantization and dtype cost: against the model itself.
-        "against_float32": {
-            "audio_cosine": cosine(got[encoder], float32.audio.unsqueeze(0)),
-            "top1_agreement": float32.top1_agreement(forced),
-            "divergence": float32.divergence(forced),
-            "token_agreement": _agreement(out, likeliest),
-        },
-        "text": vocabulary.text(out),
-        "text_float32": vocabulary.text(likeliest),
-        "methods": methods,
-    }
+    @classmethod
+    def read(
+        cls, source: EagerSource, audio: Sequence[Path], references: Mapping[str, Reference]
+    ) -> _Speech:
+        config, settings = source.config(), source.settings
+        tokens = StreamingTokens.load(source.checkpoint / TOKENIZER)
+        samples = read_speech(audio, config.audio.sampling_rate)
+        padded = pad_audio(samples, config, tokens, settings.delay_tokens)
+        count = padded.shape[0] // config.samples_per_token
+        if count > settings.max_seq_len and source.variant.mode == "offline":
+            raise BuildError(
+                "the validation audio is longer than the artifact can take",
+                got=f"{count} tokens with padding",
+                allowed=f"max_seq_len {settings.max_seq_len}",
+                next_step="raise max_seq_len in config/matrix.yaml",
+            )
+        float32 = references.get(SPEECH)
+        if float32 is None or float32.audio.shape != (count, config.dim):
+            raise BuildError(
+                "the reference is not of this audio",
+                got=f"{list(float32.audio.shape)} tokens and dimensions" if float32 else "none",
+                allowed=f"{[count, config.dim]}",
+                next_step="make it again with `voxtral-build reference`",
+            )
+        return cls(
+            padded,
+            log_mel(padded, config.audio),
+            tokens.prompt(settings.delay_tokens),
+            float32,
+            samples.shape[0] / config.audio.sampling_rate,
+        )
 
 
-def _words(folder: Path, clips: Sequence[Clip]) -> dict[str, Any]:
-    """Word errors of the artifact's whole folder: its preprocessor and tokenizer, too."""
-    texts = list(transcripts(Artifact.load(folder), clips))
-    total = sum((WordErrors.of(clip.text, text) for clip, text in texts), WordErrors())
-    log.info("%d words said, word error rate %s", total.spoken, total.rate)
-    return {
-        **asdict(total),
-        "rate": total.rate,
-        "clips": {clip.path.name: {"spoken": clip.text, "written": text} for clip, text in texts},
-    }
+@dataclass
+class _Validation:
+    """One artifact's validation; `report` runs it.
+
+    What can't be measured leaves its figure out, and a condition says why: the rest is
+    measured all the same, so that a report names all that is wrong.
+    """
+
+    folder: Path
+    source: EagerSource
+    gates: Sequence[Gate]
+    speech: _Speech
+    references: Mapping[str, Reference]
+    clips: Path | None
+    conditions: list[Outcome] = field(default_factory=list)
+    figures: dict[Figure, dict[str, float]] = field(default_factory=dict)
+
+    def report(self, bench_audio: Path) -> Report:
+        path = self.folder / MODEL
+        self.conditions += check_files(self.folder, self.source)
+        methods: dict[str, MethodReport] = {}
+        with self._attempt("readable", "It has to be a program of this ExecuTorch's version."):
+            description = describe(path)
+            self.conditions += check_program(description, self.source)
+            methods = method_reports(path, description, self.source)
+            self.figures["size_ratio"] = {
+                name: method.weight_bytes / method.promised_weight_bytes
+                for name, method in methods.items()
+            }
+        artifact = None
+        with self._attempt("loads", "A user's process has to load the folder as it is."):
+            artifact = Artifact.load(self.folder)
+        difference = against = speech = words = speed = None
+        if artifact is not None:
+            difference = self._preprocessor(artifact)
+            eager = eager_outputs(self.source, self.speech.mel, self.speech.prompt)
+            parities, heard = self._methods(artifact, eager)
+            encoder = METHODS_OF[self.source.variant.mode][0]
+            frames = self.source.config().downsample_factor
+            for name in parities.keys() & methods.keys():
+                positions = len(eager.ids) * (frames if name == encoder else 1)
+                update = {"parity": parities[name], "positions": positions}
+                methods[name] = methods[name].model_copy(update=update)
+            if len(parities) == len(METHODS_OF[self.source.variant.mode]):
+                assert heard is not None
+                speech, against = self._whole(artifact, eager, heard)
+                with self._attempt("transcribes", "It is made to."):
+                    words = self._words(artifact)
+                artifact = None  # of a large one, two at a time are too many
+                with self._attempt("runs_alone", "Without eager beside it, as users run it."):
+                    speed = measured_speed(self.folder, bench_audio)
+        if words is not None:
+            self.figures["word_error_rate"] = {"": words.rate}
+            self.figures["word_error_increase"] = {"": words.rate - words.rate_float32}
+        if speed is not None:
+            self.figures["real_time_factor"] = {"": speed.real_time_factor}
+            self.figures["step_ms_p95"] = {"": speed.step_ms_p95}
+            self.figures["load_s"] = {"": speed.load_s}
+            self.figures["peak_rss_mb"] = {"": speed.peak_rss_bytes / 1e6}
+        outcomes = [*self.conditions, *check(self.gates, self.figures), *self._unmeasured()]
+        return Report(
+            variant=self.source.variant.slug,
+            status="validated" if all(outcome.passed for outcome in outcomes) else "failed",
+            gates=outcomes,
+            manifest_sha256=sha256(self.folder / MANIFEST),
+            model_bytes=path.stat().st_size,
+            methods=methods,
+            preprocessor_difference=difference,
+            speech=speech,
+            against_float32=against,
+            words=words,
+            speed=speed,
+        )
+
+    def _attempt(self, gate: str, reason: str) -> _Attempt:
+        return _Attempt(gate, reason, self.conditions)
+
+    def _preprocessor(self, artifact: Artifact) -> float | None:
+        difference = None
+        with self._attempt("preprocessor.runs", "Nothing is heard without it."):
+            difference = preprocessor_difference(
+                artifact, self.source.config(), self.speech.padded, self.speech.mel
+            )
+            self.figures["preprocessor_difference"] = {"": difference}
+        return difference
+
+    def _methods(
+        self, artifact: Artifact, eager: EagerOutputs
+    ) -> tuple[Mapping[str, Parity], Tensor | None]:
+        """Parities by method, and the audio embeddings."""
+        compared = compare_methods(self.source, artifact.methods, eager)
+        rounding = rounding_components(self.source)
+        for figure in ("relative_difference", "noise_ratio", "draw_ratio"):
+            self.figures[figure] = {}
+        for name in METHODS_OF[self.source.variant.mode]:
+            fault = compared.faults.get(name)
+            reason = "Loaded and run on the speech, its kernels all there."
+            self.conditions.append(condition(f"{name}.runs", fault is None, reason, fault))
+            if fault is not None:
+                continue
+            one = compared.parities[name]
+            if COMPONENT_OF[name] in rounding:
+                assert one.noise_ratio is not None
+                assert one.draw_ratio is not None
+                self.figures["noise_ratio"][name] = one.noise_ratio
+                self.figures["draw_ratio"][name] = one.draw_ratio
+            else:
+                self.figures["relative_difference"][name] = relative_difference(one)
+        return {str(name): one for name, one in compared.parities.items()}, compared.audio
+
+    def _whole(
+        self, artifact: Artifact, eager: EagerOutputs, heard: Tensor
+    ) -> tuple[Speech, AgainstFloat32]:
+        """All methods together, as they run live; and on the model's own audio and tokens."""
+        prompt, float32 = self.speech.prompt, self.speech.float32
+        said = decode_greedy(
+            artifact.methods, run_encoder(self.source, artifact.methods, self.speech.mel), prompt
+        )
+        agreement = _agreement(said, eager.said)
+        log.info("%d tokens, %.1f %% as eager's", len(said), 100 * agreement)
+        logits = decode_forced(
+            artifact.methods,
+            float32.audio.unsqueeze(0).to(self.source.dtype),
+            float32.ids.tolist(),
+            len(prompt),
+        )[0, len(prompt) - 1 :]
+        against = AgainstFloat32(
+            audio_cosine=cosine(heard, float32.audio.unsqueeze(0)),
+            top1_agreement=float32.top1_agreement(logits),
+            divergence=float32.divergence(logits),
+            token_agreement=_agreement(said, float32.said),
+        )
+        self.figures["token_agreement"] = {"": agreement}
+        self.figures["audio_cosine"] = {"": against.audio_cosine}
+        self.figures["top1_agreement"] = {"": against.top1_agreement}
+        self.figures["divergence"] = {"": against.divergence}
+        return (
+            Speech(
+                audio_s=self.speech.seconds,
+                text=artifact.vocabulary.text(said),
+                text_float32=artifact.vocabulary.text(float32.said),
+                token_agreement=agreement,
+            ),
+            against,
+        )
+
+    def _words(self, artifact: Artifact) -> WordReport | None:
+        if self.clips is None:
+            return None
+        return word_report(artifact, read_clips(self.clips), self.references)
+
+    def _unmeasured(self) -> list[Outcome]:
+        """A failure for each figure that every artifact has to have, and this one has not.
+
+        Where a condition failed, that says why; otherwise nothing may be missing.
+        """
+        if not all(outcome.passed for outcome in self.conditions):
+            return []
+        excused = set() if self.clips else {"word_error_increase"}
+        return [
+            condition(figure, False, "What is not measured is not known.", "not measured")
+            for figure in REQUIRED
+            if figure not in self.figures and figure not in excused
+        ]
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A context whose mistakes are an artifact's, and so a condition that fails."""
+
+    gate: str
+    reason: str
+    conditions: list[Outcome]
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        fault = None
+        if isinstance(error, BuildError):
+            fault = " ".join(filter(None, (error.what, error.got)))
+        elif error is not None:
+            return False
+        self.conditions.append(condition(self.gate, fault is None, self.reason, fault))
+        return fault is not None
 
 
 def _agreement(tokens: Sequence[int], others: Sequence[int]) -> float:
     """Share of positions with the same token."""
     return sum(a == b for a, b in zip(tokens, others, strict=True)) / len(tokens)
-
-
-@dataclass(frozen=True)
-class ForcedInputs:
-    """What every method is given when it is compared: eager's audio, embeddings and tokens.
-
-    Attributes:
-        encode: runs an encoder over the clip.
-        audio: (1, T, dim) audio embeddings.
-        embed: the token embedding before the decoder.
-        ids: the tokens at the input; the first `prompt` of them are the prompt.
-    """
-
-    encode: Callable[[Methods], Iterator[Tensor]]
-    audio: Tensor
-    embed: Function
-    ids: Sequence[int]
-    prompt: int
-
-    def outputs(self, encoder: Method, methods: Methods) -> dict[Method, Tensor]:
-        """What the three methods make of it."""
-        decoder = replace(methods, embed=self.embed)
-        return {
-            encoder: torch.cat(list(self.encode(methods)), dim=1),
-            "token_embedding": methods.embed(torch.tensor([self.ids])),
-            "text_decoder": decode_forced(decoder, self.audio, self.ids, self.prompt),
-        }
-
-
-def _unrounded_outputs(
-    eager: EagerModel, encoder: Method, inputs: ForcedInputs
-) -> dict[Method, Tensor]:
-    """What the methods that round their activations would give if those were float32.
-
-    An embedding looks values up: it rounds nothing, and is held to them exactly.
-    """
-    quants: dict[Method, Quant] = {
-        encoder: eager.scheme.encoder,
-        "text_decoder": eager.scheme.decoder,
-    }
-    rounding = [
-        name
-        for name, quant in quants.items()
-        if quantizes_activations(quant) or eager.dtype != torch.float32
-    ]
-    if not rounding:
-        return {}
-    outputs = inputs.outputs(encoder, eager.methods(unrounded=True))
-    return {name: outputs[name] for name in rounding}
