@@ -12,6 +12,7 @@
 #   build/preprocessors/{mode}  offline or streaming
 #   build/reference.safetensors what the model itself makes of the speech for validation
 #   artifacts/{variant}/        <backend>-<dtype>-<scheme>-<mode>
+#   catalog/                    all variants: catalog.json, a page, the repository's card
 #   logs/<stage>/, logs/benchmarks/<stage>/
 from snakemake.utils import min_version
 
@@ -32,6 +33,15 @@ include: "workflow/rules/preprocessor.smk"
 include: "workflow/rules/link.smk"
 include: "workflow/rules/reference.smk"
 include: "workflow/rules/validate.smk"
+include: "workflow/rules/card.smk"
+include: "workflow/rules/catalog.smk"
+
+
+report: "workflow/report/workflow.rst"
+
+
+onerror:
+    catalog_of_what_is_there()
 
 
 rule all:
@@ -39,6 +49,7 @@ rule all:
     input:
         "build/inventory.json",
         artifacts,
+        "catalog/index.html",
     localrule: True
     message:
         "all variants are built and validated"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import folders
 from voxtral_build import cli
 from voxtral_build.errors import CheckpointError
+from voxtral_build.gates import Gate
 from voxtral_build.matrix import Graph, Quant, Scheme, Settings, Unit, Variant
 from voxtral_build.steps import download
 
@@ -97,13 +98,14 @@ def test_lower(steps: Recorder) -> None:
 
 
 def test_reference(steps: Recorder) -> None:
-    arguments = ["reference", *GIVEN, "--audio", "x.wav", "y.wav"]
+    arguments = ["reference", *GIVEN, "--audio", "x.wav", "y.wav", "--clips", "d"]
     assert cli.main([*arguments, "--delay-tokens", "12"]) == 0
     assert steps.step == "reference"
     assert steps.arguments == {
         "checkpoint": Path("c"),
         "delay_tokens": 12,
         "audio": [Path("x.wav"), Path("y.wav")],
+        "clips": Path("d"),
         "output": Path("o"),
     }
     assert cli.main(arguments) == 0
@@ -137,11 +139,13 @@ VARIANT = [
     *("--encoder", "none", "--decoder", "8da4w.g32", "--weights", "decoder=w"),
 ]
 VALIDATE = ["validate", *GIVEN, *VARIANT, "--artifact", "a", "--audio", "x.wav"]
-VALIDATE += ["--reference", "r"]
+VALIDATE += ["--reference", "r", "--gates"]
+GATE = {"figure": "divergence", "max": 0.5, "reason": "Because."}
 
 
 def test_validate(steps: Recorder) -> None:
-    assert cli.main([*VALIDATE, "--embedding", "8w.axis"]) == 0
+    assert cli.main([*VALIDATE, json.dumps([GATE]), "--embedding", "8w.axis"]) == 0
+    assert steps.arguments["gates"] == [Gate(figure="divergence", max=0.5, reason="Because.")]
     assert steps.arguments["variant"] == Variant("xnnpack", "fp32", "q", "offline")
     assert steps.arguments["scheme"] == Scheme(
         encoder=Quant(type="none"), decoder=DA4W, embedding=Quant(type="8w")
@@ -170,7 +174,7 @@ def test_transcribe(steps: Recorder) -> None:
 
 
 def test_a_scheme_that_cannot_be(steps: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*VALIDATE, "--embedding", "8da4w.g32"]) == 2
+    assert cli.main([*VALIDATE, "[]", "--embedding", "8da4w.g32"]) == 2
     assert "scheme: embedding.type: 8da4w cannot" in capsys.readouterr().err
 
 
@@ -233,49 +237,42 @@ def test_list(
 ) -> None:
     config, artifacts = tmp_path / "matrix.yaml", tmp_path / "artifacts"
     config.write_text(yaml.safe_dump(matrix_data), encoding="utf-8")
-    built = artifacts / "portable-fp32-none-offline"
-    failed = artifacts / "portable-fp32-none-streaming"
-    validated = artifacts / "xnnpack-fp32-none-offline"
-    for folder in (built, failed, validated):
-        folder.mkdir(parents=True)
-        (folder / "model.pte").write_bytes(b"x" * 1000)
-    report = {
-        "status": "validated",
-        "size_bytes": 2_500_000,
-        "ms_per_step": 12.25,
-        "methods": {
-            "audio_encoder": {"max_abs_difference": 2e-6},
-            "text_decoder": {"max_abs_difference": 3e-5},
-        },
-        "against_float32": {"top1_agreement": 0.995, "divergence": 0.013},
-        "words": {"rate": 0.025},
-    }
-    (validated / "report.json").write_text(json.dumps(report), encoding="utf-8")
-    report["status"] = "failed"
-    (failed / "report.failed.json").write_text(json.dumps(report), encoding="utf-8")
+    validated, failed, built, stale = (
+        folders.artifact(artifacts, variant)
+        for variant in (
+            *("xnnpack-fp32-none-offline", "portable-fp32-none-streaming"),
+            *("portable-fp32-none-offline", "xnnpack-fp32-8w-offline"),
+        )
+    )
+    report = folders.report(validated)
+    folders.report(failed, status="failed")
     # Of a model that has been built again since.
-    (built / "report.json").write_text(json.dumps(report), encoding="utf-8")
-    os.utime(built / "report.json", ns=(0, 0))
+    folders.report(stale, manifest_sha256="0" * 64)
     arguments = ["list", "--config", str(config), "--artifacts", str(artifacts)]
 
     assert cli.main([*arguments, "--json"]) == 0
     rows = {row["variant"]: row for row in json.loads(capsys.readouterr().out)}
     assert len(rows) == 10
     assert rows["xnnpack-fp32-none-streaming"]["status"] == "not built"
-    assert rows["portable-fp32-none-offline"]["status"] == "built"
-    assert rows["portable-fp32-none-offline"]["ms_per_step"] is None
-    assert rows["portable-fp32-none-streaming"]["status"] == "failed"
+    assert rows[built.name]["status"] == rows[stale.name]["status"] == "built"
+    assert rows[built.name]["step_ms"] is rows[stale.name]["step_ms"] is None
+    assert rows[failed.name]["status"] == "failed"
     assert rows["xnnpack-fp32-8da4w-offline"]["decoder"] == "8da4w.g32"
-    row = rows["xnnpack-fp32-none-offline"]
-    assert (row["status"], row["max_abs_difference"]) == ("validated", 3e-5)
-    assert (row["top1_agreement"], row["ms_per_step"]) == (0.995, 12.25)
-    assert (row["divergence"], row["word_error_rate"]) == (0.013, 0.025)
+    row = rows[validated.name]
+    assert (row["status"], row["size_bytes"]) == ("validated", 2_500_000)
+    # 12 bits of 5 weights a method, in 3 of them.
+    assert row["bits_per_weight"] == 12 / 5
+    against, speed = report["against_float32"], report["speed"]
+    assert row["top1_agreement"] == against["top1_agreement"]
+    assert row["divergence"] == against["divergence"]
+    assert row["word_error_rate"] == report["words"]["rate"]
+    assert (row["step_ms"], row["real_time_factor"]) == (12.25, speed["real_time_factor"])
 
     assert cli.main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 11
-    measured = ["validated", "2.5", "MB", "3.0e-05", "99.5%", "1.3e-02", "2.5%", "12.2"]
-    assert lines[1].split()[-8:] == measured
+    measured = ["validated", "2.5", "MB", "2.40", "99.5%", "1.3e-02", "2.5%", "12.2", "0.153"]
+    assert lines[1].split()[-11:] == [*measured, "414", "MB"]
 
 
 def test_list_without_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from voxtral_build.matrix import Matrix
 
 STAGES = (
     *("download", "meta_load", "quantize", "export", "lower", "preprocessor", "link"),
-    *("reference", "validate"),
+    *("reference", "validate", "card", "catalog"),
 )
 ALL = {
     "download": 1,
@@ -34,6 +34,8 @@ ALL = {
     "link": 10,
     "reference": 1,
     "validate": 10,
+    "card": 10,
+    "catalog": 1,
 }
 
 
@@ -92,13 +94,16 @@ class Workspace:
     def pretend_all_is_built(self) -> None:
         matrix = Matrix.parse(self.data)
         build = self.folder / "build"
-        files = [build / "inventory.json", build / "reference.safetensors"]
+        files = [build / name for name in ("inventory.json", "reference.safetensors")]
+        files.append(build / "matrix.json")
+        catalog = ("catalog.json", "index.html", "README.md")
+        files += [self.folder / "catalog" / name for name in catalog]
         names = ("params.json", "consolidated.safetensors", "tekken.json")
         files += [build / "checkpoint" / name for name in names]
         for variant in matrix.variants:
             artifact = self.folder / "artifacts" / variant.slug
             names = ("model.pte", "preprocessor.pte", "tekken.json")
-            names += ("manifest.json", "report.json")
+            names += ("manifest.json", "report.json", "README.md")
             files += [artifact / name for name in names]
             files.append(build / "preprocessors" / f"{variant.mode}.pte")
             for unit in matrix.units(variant):
@@ -137,12 +142,13 @@ def test_the_shipped_checkpoint_is_found_from_anywhere(
 
 def test_one_backend(workspace: Workspace) -> None:
     xnnpack, portable = workspace.plan("xnnpack"), workspace.plan("portable")
-    assert xnnpack.stages == {**ALL, "lower": 18, "link": 8, "validate": 8}
+    less = {"lower": 18, "link": 8, "validate": 8, "card": 8}
+    assert xnnpack.stages == {k: v for k, v in (ALL | less).items() if k != "catalog"}
     assert not [job for job in xnnpack.jobs if "portable" in job]
     assert portable.stages == {
         **dict.fromkeys(("download", "meta_load", "reference"), 1),
         **dict.fromkeys(("export", "lower"), 5),
-        **dict.fromkeys(("preprocessor", "link", "validate"), 2),
+        **dict.fromkeys(("preprocessor", "link", "validate", "card"), 2),
     }
 
 
@@ -159,6 +165,8 @@ def test_one_variant_by_its_path(workspace: Workspace) -> None:
         "reference: the model in float32",
         f"validate: {variant}",
     }
+    card = workspace.plan(f"artifacts/{variant}/README.md")
+    assert set(card.jobs) - set(plan.jobs) == {f"card: {variant}"}
 
 
 def test_a_change_rebuilds_what_depends_on_it(workspace: Workspace) -> None:
@@ -168,27 +176,29 @@ def test_a_change_rebuilds_what_depends_on_it(workspace: Workspace) -> None:
     scheme["embedding"] = "none"
     unquantized = workspace.plan()  # that unit exists: the scheme none has it
     variants = ["xnnpack-fp32-8da4w-offline", "xnnpack-fp32-8da4w-streaming"]
-    assert unquantized.jobs == sorted(
-        f"{stage}: {variant}" for stage in ("link", "validate") for variant in variants
-    )
+    stages = ("link", "validate", "card")
+    rebuilt = [f"{stage}: {variant}" for stage in stages for variant in variants]
+    assert unquantized.jobs == sorted([*rebuilt, "catalog: all variants"])
+    after = {"link": 2, "validate": 2, "card": 2, "catalog": 1}
 
     scheme["embedding"] = "8w"
     scheme["decoder"] = {"type": "8da4w", "group_size": 64}
     regrouped = workspace.plan()
-    assert regrouped.stages == {"quantize": 1, "export": 2, "lower": 2, "link": 2, "validate": 2}
-    changed = ("decoder", *variants)
+    assert regrouped.stages == {"quantize": 1, "export": 2, "lower": 2, **after}
+    changed = ("decoder", "catalog", *variants)
     assert all(any(name in job for name in changed) for job in regrouped.jobs)
 
     # The algorithm chooses values, not their layout: the graphs stay.
     scheme["decoder"] = {"type": "8da4w", "algorithm": "hqq"}
     searched = workspace.plan()
-    assert searched.stages == {"quantize": 1, "lower": 2, "link": 2, "validate": 2}
+    assert searched.stages == {"quantize": 1, "lower": 2, **after}
 
     scheme["decoder"] = "8da4w"
     workspace.data["settings"]["delay_tokens"] = 7
     settings = workspace.plan()
     assert settings.stages == {
-        name: ALL[name] for name in ("export", "lower", "link", "reference", "validate")
+        name: ALL[name]
+        for name in ("export", "lower", "link", "reference", "validate", "card", "catalog")
     }
 
     workspace.data["settings"] |= {"delay_tokens": 6, "max_seq_len": 300}
@@ -209,7 +219,18 @@ def test_other_recordings_are_transcribed_anew(workspace: Workspace) -> None:
     (clips / "words.tsv").write_text("a.wav\tone\n", encoding="utf-8")
     (clips / "a.wav").write_bytes(b"")
     workspace.data["clips"] = "clips"
-    assert workspace.plan().stages == {"validate": ALL["validate"]}
+    assert workspace.plan().stages == {
+        name: ALL[name] for name in ("reference", "validate", "card", "catalog")
+    }
+
+
+def test_a_gate_is_checked_where_it_applies(workspace: Workspace) -> None:
+    workspace.pretend_all_is_built()
+    gate = {"figure": "divergence", "scheme": ["8da4w"], "max": 0.005, "reason": "Stricter."}
+    workspace.data["gates"].append(gate)
+    variants = ["xnnpack-fp32-8da4w-offline", "xnnpack-fp32-8da4w-streaming"]
+    checked = [f"{stage}: {variant}" for stage in ("validate", "card") for variant in variants]
+    assert workspace.plan().jobs == sorted([*checked, "catalog: all variants"])
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from voxtral_build import listing
+from voxtral_build.catalog.collect import collect
+from voxtral_build.catalog.entries import json_schema as catalog_schema
 from voxtral_build.errors import BuildError, ConfigError
+from voxtral_build.gates import Gate
+from voxtral_build.gates import parse_all as parse_gates
 from voxtral_build.matrix import (
     CAPABILITIES,
     COMPONENTS,
@@ -42,6 +46,7 @@ from voxtral_build.matrix import (
     json_schema,
 )
 
+_SCHEMAS = {"matrix": json_schema, "catalog": catalog_schema}
 DEBUG = "VOXTRAL_BUILD_DEBUG"
 
 
@@ -165,6 +170,7 @@ def _reference(args: argparse.Namespace) -> None:
         checkpoint=args.checkpoint,
         delay_tokens=_settings(args).delay_tokens,
         audio=args.audio,
+        clips=args.clips,
         output=args.output,
     )
 
@@ -177,6 +183,7 @@ def _validate(args: argparse.Namespace) -> None:
         scheme=_scheme(args),
         weights=dict(args.weights),
         settings=_settings(args),
+        gates=args.gates,
         audio=args.audio,
         reference=args.reference,
         clips=args.clips,
@@ -191,8 +198,22 @@ def _inspect(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    table = listing.rows(Matrix.load(args.config), args.artifacts)
+    table = listing.rows(collect(Matrix.load(args.config), args.artifacts))
     print(listing.as_json(table) if args.json else listing.as_text(table))
+
+
+def _bench(args: argparse.Namespace) -> None:
+    bench = importlib.import_module("voxtral_build.runtime.bench")
+    speed = bench.measure(args.artifact, args.audio)
+    print(speed.model_dump_json(indent=1) if args.json else bench.as_text(speed))
+
+
+def _catalog(args: argparse.Namespace) -> None:
+    _step("catalog")(matrix=Matrix.load(args.config), artifacts=args.artifacts, output=args.output)
+
+
+def _card(args: argparse.Namespace) -> None:
+    _step("card")(artifact=args.artifact, output=args.output)
 
 
 def _footprint(args: argparse.Namespace) -> None:
@@ -228,8 +249,8 @@ def _transcribe(args: argparse.Namespace) -> None:
     )
 
 
-def _schema(_: argparse.Namespace) -> None:
-    print(json.dumps(json_schema(), indent=2))
+def _schema(args: argparse.Namespace) -> None:
+    print(json.dumps(_SCHEMAS[args.of](), indent=2))
 
 
 # --- arguments ---------------------------------------------------------------------------
@@ -251,13 +272,11 @@ def make_parser() -> argparse.ArgumentParser:
         return sub
 
     sub = add("list", _list, "show the matrix and what is built of it")
-    sub.add_argument("--config", type=Path, default=Path("config/matrix.yaml"), metavar="FILE")
-    sub.add_argument("--artifacts", type=Path, default=Path("artifacts"), metavar="DIR")
+    _add_matrix(sub)
     sub.add_argument("--json", action="store_true", help="for programs")
 
     sub = add("footprint", _footprint, "show the memory that each variant takes")
-    sub.add_argument("--config", type=Path, default=Path("config/matrix.yaml"), metavar="FILE")
-    sub.add_argument("--artifacts", type=Path, default=Path("artifacts"), metavar="DIR")
+    _add_matrix(sub)
     sub.add_argument(
         "--params", type=Path, metavar="FILE", help="params.json of another model than the matrix's"
     )
@@ -270,6 +289,11 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = add("verify", _verify, "hold artifacts against their manifests")
     sub.add_argument("artifact", type=Path, nargs="+", metavar="ARTIFACT", help="folders")
+
+    sub = add("bench", _bench, "time an artifact on a recording, on this machine")
+    sub.add_argument("artifact", type=Path, metavar="ARTIFACT", help="an artifact's folder")
+    sub.add_argument("audio", type=Path, metavar="AUDIO", help="a sound file of some seconds")
+    sub.add_argument("--json", action="store_true", help="for programs")
 
     sub = add("transcribe", _transcribe, "transcribe sound with an artifact, to stdout")
     sub.add_argument("artifact", type=Path, metavar="ARTIFACT", help="an artifact's folder")
@@ -292,7 +316,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--output", type=Path, metavar="DIR", help="one file for each AUDIO in it")
 
-    add("schema", _schema, "print the JSON schema of config/matrix.yaml")
+    sub = add("schema", _schema, "print the JSON schema of config/matrix.yaml or catalog.json")
+    sub.add_argument("of", nargs="?", choices=_SCHEMAS, default="matrix")
 
     sub = add("synth", _synth, "write a random checkpoint in Mistral's format")
     sub.add_argument("--size", choices=get_args(SynthSize), required=True)
@@ -372,6 +397,7 @@ def make_parser() -> argparse.ArgumentParser:
         help=Settings.model_fields["delay_tokens"].description,
     )
     _add_audio(sub)
+    _add_clips(sub)
     _add_output(sub, "a safetensors file")
 
     sub = add("validate", _validate, "run an artifact and hold it against the model in eager")
@@ -382,9 +408,24 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--reference", type=Path, required=True, metavar="FILE", help="of the same audio"
     )
-    sub.add_argument("--clips", type=Path, metavar="DIR", help="recordings and words.tsv")
+    _add_clips(sub)
+    sub.add_argument(
+        "--gates",
+        type=_gates,
+        required=True,
+        metavar="JSON",
+        help="a list of gates as config/matrix.yaml has them, those of this variant",
+    )
     _add_settings(sub)
     _add_output(sub, "report.json")
+
+    sub = add("card", _card, "write an artifact's model card")
+    sub.add_argument("--artifact", type=Path, required=True, metavar="DIR")
+    _add_output(sub, "README.md")
+
+    sub = add("catalog", _catalog, "write what is known of all variants: catalog.json and pages")
+    _add_matrix(sub)
+    _add_output(sub, "catalog.json, index.html and README.md in it", metavar="DIR")
     return parser
 
 
@@ -394,6 +435,22 @@ def _add_checkpoint(sub: argparse.ArgumentParser) -> None:
 
 def _add_audio(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--audio", type=Path, nargs="+", required=True, metavar="FILE")
+
+
+def _add_clips(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--clips", type=Path, metavar="DIR", help="recordings and words.tsv")
+
+
+def _add_matrix(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--config", type=Path, default=Path("config/matrix.yaml"), metavar="FILE")
+    sub.add_argument("--artifacts", type=Path, default=Path("artifacts"), metavar="DIR")
+
+
+def _gates(text: str) -> list[Gate]:
+    try:
+        return parse_gates(json.loads(text), "--gates")
+    except (ValueError, TypeError, ConfigError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _add_output(sub: argparse.ArgumentParser, text: str, metavar: str = "FILE") -> None:

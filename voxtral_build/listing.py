@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
-from voxtral_build.artifact_files import FAILED_REPORT, MODEL, REPORT
-from voxtral_build.matrix import CAPABILITIES, Matrix
-
-REPORTS = (REPORT, FAILED_REPORT)  # of a validated artifact, and of a failed one
+from voxtral_build.catalog.entries import Catalog, Entry
 
 
 @dataclass(frozen=True)
@@ -22,12 +17,14 @@ class Row:
         host: where its units can be lowered.
         status: not built; built (no report yet); validated; failed.
         size_bytes: of model.pte.
-        max_abs_difference: worst of its methods against eager with the same quantization.
+        bits_per_weight: of what is in it, scales and what backends keep beside them included.
         top1_agreement: share of positions where the likeliest token is that of the model in
             float32.
         divergence: mean Kullback-Leibler divergence from that model's tokens, in nats.
         word_error_rate: on the set of recordings that it was validated with.
-        ms_per_step: time of one token (80 ms of audio), in ms.
+        step_ms: median time of one token (80 ms of audio), in ms.
+        real_time_factor: time to transcribe, over the length of the audio.
+        peak_rss_bytes: of a process that transcribes.
     """
 
     variant: str
@@ -41,69 +38,44 @@ class Row:
     host: str
     status: str
     size_bytes: int | None = None
-    max_abs_difference: float | None = None
+    bits_per_weight: float | None = None
     top1_agreement: float | None = None
     divergence: float | None = None
     word_error_rate: float | None = None
-    ms_per_step: float | None = None
+    step_ms: float | None = None
+    real_time_factor: float | None = None
+    peak_rss_bytes: int | None = None
 
 
-def rows(matrix: Matrix, artifacts: Path) -> list[Row]:
-    """Every variant of the matrix, with what `artifacts` has of it."""
-    result = []
-    for variant in matrix.variants:
-        scheme = matrix.scheme(variant)
-        result.append(
-            Row(
-                variant=variant.slug,
-                backend=variant.backend,
-                dtype=variant.dtype,
-                scheme=variant.scheme,
-                mode=variant.mode,
-                encoder=scheme.encoder.slug,
-                decoder=scheme.decoder.slug,
-                embedding=scheme.embedding.slug,
-                host=CAPABILITIES[variant.backend].host,
-                **_built(artifacts / variant.slug),
-            )
-        )
-    return result
+def rows(catalog: Catalog) -> list[Row]:
+    """A row for each entry."""
+    return [_row(entry) for entry in catalog.entries]
 
 
-def _built(artifact: Path) -> dict[str, Any]:
-    """Status and measurements from an artifact's folder."""
-    model = artifact / MODEL
-    if not model.is_file():
-        return {"status": "not built"}
-    report = _report(artifact, model.stat().st_mtime_ns)
-    methods: Mapping[str, Mapping[str, float]] = report.get("methods", {})
-    differences = [method["max_abs_difference"] for method in methods.values()]
-    float32: Mapping[str, float] = report.get("against_float32", {})
-    return {
-        "status": report.get("status", "built"),
-        "size_bytes": report.get("size_bytes", model.stat().st_size),
-        "max_abs_difference": max(differences, default=None),
-        "top1_agreement": float32.get("top1_agreement"),
-        "divergence": float32.get("divergence"),
-        "word_error_rate": (report.get("words") or {}).get("rate"),
-        "ms_per_step": report.get("ms_per_step"),
-    }
-
-
-def _report(artifact: Path, built: int) -> dict[str, Any]:
-    """The report on what was built at that time (ns), or nothing.
-
-    A model that was built again is not what an older report speaks of.
-    """
-    for name in REPORTS:
-        file = artifact / name
-        try:
-            if file.stat().st_mtime_ns >= built:
-                report = json.loads(file.read_text(encoding="utf-8"))
-                return report if isinstance(report, dict) else {}
-        except (OSError, ValueError):
-            continue
-    return {}
+def _row(entry: Entry) -> Row:
+    report = entry.report
+    against = report and report.against_float32
+    words, speed = report and report.words, report and report.speed
+    return Row(
+        variant=entry.variant,
+        backend=entry.backend,
+        dtype=entry.dtype,
+        scheme=entry.scheme,
+        mode=entry.mode,
+        encoder=entry.encoder,
+        decoder=entry.decoder,
+        embedding=entry.embedding,
+        host=entry.host,
+        status=entry.status,
+        size_bytes=entry.files["model.pte"].bytes if entry.files else None,
+        bits_per_weight=report.bits_per_weight if report else None,
+        top1_agreement=against.top1_agreement if against else None,
+        divergence=against.divergence if against else None,
+        word_error_rate=words.rate if words else None,
+        step_ms=speed.step_ms_median if speed else None,
+        real_time_factor=speed.real_time_factor if speed else None,
+        peak_rss_bytes=speed.peak_rss_bytes if speed else None,
+    )
 
 
 def as_json(table: Iterable[Row]) -> str:
@@ -112,8 +84,8 @@ def as_json(table: Iterable[Row]) -> str:
 
 
 _HEADINGS = (
-    *("variant", "encoder", "decoder", "embedding", "host"),
-    *("status", "size", "max diff", "top-1", "KL", "WER", "ms/step"),
+    *("variant", "encoder", "decoder", "embedding", "host", "status"),
+    *("size", "bits", "top-1", "KL", "WER", "ms/step", "RTF", "memory"),
 )
 _NUM_TEXT_COLUMNS = 6  # the rest are numbers, set to the right
 
@@ -135,9 +107,11 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         *(row.variant, row.encoder, row.decoder, row.embedding, row.host, row.status),
         "" if row.size_bytes is None else f"{row.size_bytes / 1e6:,.1f} MB",
-        "" if row.max_abs_difference is None else f"{row.max_abs_difference:.1e}",
+        "" if row.bits_per_weight is None else f"{row.bits_per_weight:.2f}",
         "" if row.top1_agreement is None else f"{row.top1_agreement:.1%}",
         "" if row.divergence is None else f"{row.divergence:.1e}",
         "" if row.word_error_rate is None else f"{row.word_error_rate:.1%}",
-        "" if row.ms_per_step is None else f"{row.ms_per_step:.1f}",
+        "" if row.step_ms is None else f"{row.step_ms:.1f}",
+        "" if row.real_time_factor is None else f"{row.real_time_factor:.3f}",
+        "" if row.peak_rss_bytes is None else f"{row.peak_rss_bytes / 1e6:,.0f} MB",
     )

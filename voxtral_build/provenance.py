@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -32,8 +32,24 @@ def step_sources(step: str, package: Path = PACKAGE) -> list[Path]:
         if path not in found:
             found.add(path)
             queue += _imports(path, package)
+    return _located(found)
+
+
+def data_files(folder: str, package: Path = PACKAGE) -> list[Path]:
+    """What lies in a folder of the package beside code, such as templates.
+
+    Args:
+        folder: below the package.
+
+    Returns:
+        As `step_sources` does.
+    """
+    return _located(path for path in (package / folder).iterdir() if path.is_file())
+
+
+def _located(paths: Iterable[Path]) -> list[Path]:
     here = Path.cwd()
-    return sorted(path.relative_to(here) if path.is_relative_to(here) else path for path in found)
+    return sorted(path.relative_to(here) if path.is_relative_to(here) else path for path in paths)
 
 
 def _imports(path: Path, package: Path) -> Iterator[Path]:

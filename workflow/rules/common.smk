@@ -4,13 +4,17 @@ Rules know paths. What may be combined is in voxtral_build/matrix.py, and what a
 in voxtral_build/steps.
 """
 
+import json
+import os
 import shlex
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from voxtral_build.errors import ConfigError
 from voxtral_build.matrix import COMPONENTS, Matrix
-from voxtral_build.provenance import step_sources, tool_versions
+from voxtral_build.provenance import data_files, step_sources, tool_versions
 
 
 wildcard_constraints:
@@ -50,6 +54,7 @@ MATRIX = read_matrix()
 ALL_UNITS = [unit for variant in MATRIX.variants for unit in MATRIX.units(variant)]
 UNITS = {unit.slug: unit for unit in ALL_UNITS}
 GRAPHS = {unit.graph.slug: unit.graph for unit in ALL_UNITS}
+VARIANTS = [variant.slug for variant in MATRIX.variants]
 MODES = {variant.mode: variant.mode for variant in MATRIX.variants}
 WEIGHTS = {unit.weights.slug: unit.weights for unit in ALL_UNITS if unit.weights}
 
@@ -58,6 +63,7 @@ CHECKPOINT_WEIGHTS = "build/checkpoint/consolidated.safetensors"
 TOKENIZER = "build/checkpoint/tekken.json"
 INVENTORY = "build/inventory.json"
 REFERENCE = "build/reference.safetensors"
+SPEECH = ("known-voice", "new-variant", "new-accent", "noise", "quiet")  # of demo/clips
 
 
 # What a name in a path stands for; a name that the matrix does not have is refused.
@@ -136,6 +142,7 @@ def artifact_files(variants):
         "tekken.json",
         "manifest.json",
         "report.json",
+        "README.md",
     )
     return [
         f"artifacts/{variant.slug}/{name}" for variant in variants for name in names
@@ -206,9 +213,25 @@ def clip_files():
 
 
 def audio():
-    """Speech that artifacts are driven over: of the words that the demo checkpoint knows."""
-    path = Path(workflow.basedir) / "demo" / "clips" / "known-voice.flac"
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    """Speech that artifacts are driven over, of words that the demo checkpoint knows.
+
+    20 s: enough to wrap the demo's rings.
+    """
+    folder = Path(workflow.basedir) / "demo" / "clips"
+    if folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
+    return [folder / f"{name}.flac" for name in SPEECH]
+
+
+# Labels of the report's menu: results with the same ones would hide each other.
+
+
+def card_labels(wildcards):
+    return {**variant_of(wildcards).axes, "file": "card"}
+
+
+def report_labels(wildcards):
+    return {**variant_of(wildcards).axes, "file": "report"}
 
 
 # Flags of the stages' commands.
@@ -284,6 +307,14 @@ def scheme_flags(wildcards):
     )
 
 
+def gates_flags(wildcards):
+    """Of the gates, those that the variant has to pass."""
+    gates = MATRIX.gates_of(variant_of(wildcards))
+    return flags(
+        gates=json.dumps([gate.model_dump(exclude_none=True) for gate in gates])
+    )
+
+
 # Cores.
 
 
@@ -319,6 +350,40 @@ def reference_mb():
     return 1500 + int(0.3 * checkpoint_mb())
 
 
-def validate_mb():
-    """Of `validate`: the artifact as it runs, and the model in eager."""
-    return 3000 + 6 * checkpoint_mb()
+def validate_mb(wildcards):
+    """Of `validate`: the artifact as it runs, or eager, which is there a layer at a time.
+
+    Backends keep their own copy of weights beside the file's.
+    """
+    units = MATRIX.units(variant_of(wildcards))
+    bits = max(
+        {"fp32": 32, "bf16": 16}[u.dtype] if u.weights is None else u.quant.bits
+        for u in units
+    )
+    return 3000 + int(3 * checkpoint_mb() * bits / 16)
+
+
+# After a failure.
+
+
+def catalog_of_what_is_there():
+    """The catalog after a failure: a failed artifact keeps the rule from running.
+
+    Without it, nobody would see in the catalog what failed, and why.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        matrix = Path(folder) / "matrix.json"
+        matrix.write_text(json.dumps(config))
+        command = [sys.executable, "-m", "voxtral_build", "catalog"]
+        command += [
+            "--config",
+            matrix,
+            "--artifacts",
+            "artifacts",
+            "--output",
+            "catalog",
+        ]
+        place = {"PYTHONPATH": str(workflow.basedir)}
+        done = subprocess.run(command, env=os.environ | place, check=False)
+    if done.returncode == 0:
+        print("what failed, and why: catalog/index.html", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""reference: what the model itself makes of the speech, once for all variants."""
+"""reference: what the model itself makes of speech and clips, once for all variants."""
 
 
 rule reference:
@@ -9,6 +9,7 @@ rule reference:
         tokenizer=TOKENIZER,
         inventory=INVENTORY,
         audio=audio(),
+        clips=clip_files(),
     output:
         REFERENCE,
     log:
@@ -21,9 +22,11 @@ rule reference:
     params:
         checkpoint=subpath(input.params, parent=True),
         delay=flags(delay_tokens=MATRIX.settings.delay_tokens),
+        clips=flags(clips=clips_folder()),
         versions=tool_versions("torch", "soundfile", "soxr"),
     message:
         "reference: the model in float32 (log: {log})"
     shell:
         "python -m voxtral_build reference --checkpoint {params.checkpoint:q}"
-        " {params.delay} --audio {input.audio:q} --output {output:q} 2> {log:q}"
+        " {params.delay} --audio {input.audio:q} {params.clips}"
+        " --output {output:q} 2> {log:q}"

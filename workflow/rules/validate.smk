@@ -15,20 +15,27 @@ rule validate:
         reference=REFERENCE,
         clips=clip_files(),
     output:
-        "artifacts/{variant}/report.json",
+        report(
+            "artifacts/{variant}/report.json",
+            caption="../report/report.rst",
+            category="Artifacts",
+            labels=report_labels,
+        ),
     log:
         "logs/validate/{variant}.log",
     benchmark:
         "logs/benchmarks/validate/{variant}.tsv"
-    threads: 1
+    # All of them: it takes times, which another job beside it would spoil.
+    threads: workflow.cores
     resources:
-        mem_mb=validate_mb(),
+        mem_mb=validate_mb,
     params:
         artifact=subpath(input.model, parent=True),
         checkpoint=subpath(input.params, parent=True),
         scheme=scheme_flags,
         settings=settings_flags(),
         clips=flags(clips=clips_folder()),
+        gates=gates_flags,
         versions=tool_versions(
             "torch", "torchao", "executorch", "soundfile", "soxr", "jiwer"
         ),
@@ -37,5 +44,5 @@ rule validate:
     shell:
         "python -m voxtral_build validate --artifact {params.artifact:q}"
         " --checkpoint {params.checkpoint:q} {params.scheme} {params.settings}"
-        " {params.clips}"
+        " {params.clips} {params.gates}"
         " --audio {input.audio:q} --reference {input.reference:q} --output {output:q} 2> {log:q}"
