@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from voxtral_build.provenance import PACKAGE, step_sources, tool_versions
+from voxtral_build.provenance import PACKAGE, data_files, step_sources, tool_versions
 
 FILES = {
     "__init__.py": "",
@@ -71,3 +71,18 @@ def test_steps_depend_on_what_they_run_alone() -> None:
 def test_tool_versions() -> None:
     assert tool_versions("snakemake", "no-such-tool").startswith("snakemake==")
     assert tool_versions("snakemake", "no-such-tool").endswith(" no-such-tool==missing")
+
+
+def test_what_lies_beside_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "package" / "templates"
+    (folder / "older").mkdir(parents=True)
+    for name in ("b.jinja", "a.css"):
+        (folder / name).write_text("", encoding="utf-8")
+    package = tmp_path / "package"
+    assert data_files("templates", package) == [folder / "a.css", folder / "b.jinja"]
+    monkeypatch.chdir(tmp_path)
+    below = Path("package") / "templates"
+    assert data_files("templates", package) == [below / "a.css", below / "b.jinja"]
+    # Those that rules name are there.
+    assert data_files("catalog/cards")
+    assert data_files("catalog/page")
