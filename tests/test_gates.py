@@ -91,6 +91,13 @@ def test_every_variant_needs_a_bound_on_every_figure(matrix_data):
         Matrix.parse(matrix_data)
 
 
+def test_a_matrix_without_gates(matrix_data):
+    del matrix_data["gates"]
+    with pytest.raises(ConfigError, match="taken on faith") as caught:
+        Matrix.parse(matrix_data, "mine.yaml")
+    assert "config/matrix.yaml" in str(caught.value)
+
+
 def test_a_gate_on_what_is_not_there(matrix_data):
     item = {"figure": "divergence", "max": 1, "scheme": ["8da4"], "reason": "Because."}
     matrix_data["gates"].append(item)

@@ -611,6 +611,17 @@ class Matrix(StrictModel):
         min_length=1, description="What an artifact has to reach; all that apply to it."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_gates(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and "gates" not in data:
+            raise mistake(
+                "no gates: artifacts would be taken on faith",
+                allowed="bounds on what is measured",
+                next_step="copy `gates` of this project's config/matrix.yaml, and adjust them",
+            )
+        return data
+
     @model_validator(mode="after")
     def _prompt_fits(self) -> Self:
         prompt = PROMPT_TOKENS + self.settings.delay_tokens
