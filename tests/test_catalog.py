@@ -34,7 +34,8 @@ def test_every_variant_is_there_in_the_order_of_the_matrix(matrix, tmp_path):
     entries = collect(matrix, tmp_path).entries
     assert [entry.variant for entry in entries] == [variant.slug for variant in matrix.variants]
     assert {entry.status for entry in entries} == {"not built"}
-    assert {entry.report for entry in entries} == {entry_of(matrix, tmp_path, NAME).provenance}
+    for entry in entries:
+        assert (entry.report, entry.provenance, entry.files, entry.failures) == (None, None, {}, [])
     quantized = entry_of(matrix, tmp_path, "xnnpack-fp32-8da4w-streaming")
     assert (quantized.encoder, quantized.embedding) == ("8da4w.g32", "8w.axis")
 

@@ -201,6 +201,17 @@ def _settings(folder, **changes):
             lambda f: _edit(f / "report.json", lambda r: r.update(variant="other")),
             "report.json: variant other",
         ),
+        # Somebody has written another status over that of a failed one.
+        (
+            lambda f: _edit(
+                f / "report.json", lambda r: r["gates"][-1].update(passed=False, figure=7.0)
+            ),
+            "token_agreement 7, at least 0.9, and yet validated",
+        ),
+        (
+            lambda f: (f / "report.json").write_text("{}"),
+            "report.json is no report of this version",
+        ),
         # The report is of another build of the same variant.
         (
             lambda f: dataclasses.replace(

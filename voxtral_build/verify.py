@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from voxtral_build.artifact_files import FAILED_REPORT, MANIFEST, MODEL, REPORT
-from voxtral_build.checkpoint import read_json
-from voxtral_build.errors import ValidationError
+from voxtral_build.errors import BuildError, ValidationError
 from voxtral_build.files import sha256
 from voxtral_build.manifest import Manifest, file_faults
 from voxtral_build.matrix import METHODS_OF, Variant
 from voxtral_build.pte.inspect import describe
+from voxtral_build.report import Report
 
 _BESIDE = {MANIFEST, REPORT, "README.md"}
 # Constant methods of a program that say what was set for the build.
@@ -59,14 +59,20 @@ def _report_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
     if not path.is_file():
         yield f"{REPORT}: missing, it was not validated"
         return
-    report = read_json(path)
-    for name, expected in (
-        ("variant", manifest.variant),
-        ("manifest_sha256", sha256(folder / MANIFEST)),
-        ("status", "validated"),
+    try:
+        report = Report.load(path)
+    except BuildError as error:
+        yield f"{error.what}: {error.got}"
+        return
+    for name, got, expected in (
+        ("variant", report.variant, manifest.variant),
+        ("manifest_sha256", report.manifest_sha256, sha256(folder / MANIFEST)),
+        ("status", report.status, "validated"),
     ):
-        if report.get(name) != expected:
-            yield f"{REPORT}: {name} {report.get(name)}, not {expected}"
+        if got != expected:
+            yield f"{REPORT}: {name} {got}, not {expected}"
+    for outcome in report.failures:
+        yield f"{REPORT}: {outcome}, and yet validated"
 
 
 def _model_faults(model: Path, manifest: Manifest) -> Iterator[str]:

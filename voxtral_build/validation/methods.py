@@ -31,6 +31,7 @@ class EagerOutputs:
     """What eager makes of the speech: all methods, and the tokens of greedy decoding.
 
     Attributes:
+        mel: (1, num_mel_bins, T_mel) float32, what the encoder was given.
         ids: tokens at the input; the first `prompt` of them are the prompt.
         outputs: by method: (1, T, dim) audio and token embeddings, (1, T, vocab_size).
         unrounded: of the same weights with float32 activations, on the same inputs; of the
@@ -46,8 +47,7 @@ class EagerOutputs:
     @property
     def said(self) -> list[int]:
         """The tokens that it gives out."""
-        _, decoder, _ = self.outputs
-        return self.outputs[decoder][0, self.prompt - 1 :].argmax(-1).tolist()
+        return self.outputs["text_decoder"][0, self.prompt - 1 :].argmax(-1).tolist()
 
 
 def eager_outputs(source: EagerSource, mel: Tensor, prompt: Sequence[int]) -> EagerOutputs:
