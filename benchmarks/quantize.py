@@ -328,7 +328,8 @@ def accuracy(checkpoints: Sequence[Path], audio: Path, tokens: str) -> None:
                     for quant in with_algorithms(slug):
                         print(checkpoint, component, quant.slug, file=sys.stderr)
                         found = comparison.of(component, quant)
-                        figures.setdefault((component, quant.slug), []).append(found)
+                        if found is not None:
+                            figures.setdefault((component, quant.slug), []).append(found)
     print(
         f"{len(checkpoints)} checkpoints, {comparison.positions} positions each, {tokens} tokens.\n"
     )
@@ -398,14 +399,19 @@ class Comparison:
         self._ids = [*prompt, *out]
         self._audio, self._logits = self._outputs({}, {})
 
-    def of(self, component: Component, quant: Quant) -> Figures:
-        """Errors with one component quantized; the same tokens go in."""
+    def of(self, component: Component, quant: Quant) -> Figures | None:
+        """Errors with one component quantized; the same tokens go in.
+
+        None where it fits no layer, and all were skipped.
+        """
         model = self._builder.meta_model()
         with tempfile.TemporaryDirectory() as work:
             path = Path(work) / "weights.safetensors"
             written = write_component(
                 path, self._checkpoint, model, component, quant, torch.float32, os.cpu_count() or 1
             )
+            if not written.weights:
+                return None
             audio, logits = self._outputs({component: quant}, {component: path})
         shapes = quantizable_shapes(model, component)
         weights = written.weights
