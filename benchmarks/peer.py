@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 import yaml
 
+from voxtral_build.axes import METHODS_OF
 from voxtral_build.checkpoint import PARAMS
-from voxtral_build.matrix import METHODS_OF
 from voxtral_build.model.config import ModelConfig
 from voxtral_build.pte.inspect import describe
 from voxtral_build.runtime.program import Program

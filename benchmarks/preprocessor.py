@@ -15,9 +15,10 @@ from executorch.extension.audio.mel_spectrogram import export_processor
 
 from tests import transformers_reference
 from voxtral_build import sound
-from voxtral_build.matrix import Mode, Settings
+from voxtral_build.axes import Mode
 from voxtral_build.pte.inspect import describe
 from voxtral_build.runtime.program import Program
+from voxtral_build.settings import Settings
 from voxtral_build.steps import preprocessor
 from voxtral_build.steps.synth import SIZES, make_params
 

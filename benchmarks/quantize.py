@@ -42,21 +42,24 @@ from torch.nn import functional
 
 from voxtral_build import sound
 from voxtral_build.audio import log_mel
+from voxtral_build.axes import COMPONENTS, Component
 from voxtral_build.checkpoint import PARAMS, TOKENIZER, WEIGHTS
-from voxtral_build.matrix import COMPONENTS, Algorithm, Component, Quant, Scheme, Settings, Variant
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.model.voxtral import VoxtralRealtimeModel
+from voxtral_build.quant import Algorithm, Quant, Scheme
 from voxtral_build.quantization import quantizable_names, quantize_tensor, quantized_bytes
 from voxtral_build.quantized_file import write_component
 from voxtral_build.row_blocks import blocks, read_rows
 from voxtral_build.runtime.greedy import pad_audio
 from voxtral_build.runtime.layerwise import LayerwiseModel
+from voxtral_build.settings import Settings
 from voxtral_build.steps.synth import SIZES, make_params, write_checkpoint
 from voxtral_build.tensor_file import read_header, write_tensors
 from voxtral_build.tokenizer import StreamingTokens
 from voxtral_build.validation.eager import EagerSource
+from voxtral_build.variants import Variant
 from voxtral_build.weights import checkpoint_key, parameter_names, read_tensors
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 
 from demo.command import run
+from voxtral_build.axes import Mode
 from voxtral_build.clips import read_clips
-from voxtral_build.matrix import Mode, Settings
 from voxtral_build.runtime.artifact import Artifact
 from voxtral_build.runtime.eager import eager_artifact
 from voxtral_build.runtime.words import WordErrors, transcripts
+from voxtral_build.settings import Settings
 
 log = logging.getLogger("demo.evaluate")
 

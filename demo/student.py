@@ -14,12 +14,12 @@ from demo.examples import IGNORED, Batch
 from demo.language import merges
 from voxtral_build.checkpoint import PARAMS, TOKENIZER, WEIGHTS
 from voxtral_build.files import write_text
-from voxtral_build.matrix import Settings
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.model.decoder import MistralDecoderLayer, time_embedding
 from voxtral_build.model.layers import reset_runtime_buffers
 from voxtral_build.model.voxtral import VoxtralRealtimeModel
+from voxtral_build.settings import Settings
 from voxtral_build.steps.synth import Size, make_params, make_tekken
 from voxtral_build.tensor_file import write_tensors
 from voxtral_build.weights import TIED, checkpoint_key

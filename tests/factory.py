@@ -7,7 +7,8 @@ from pathlib import Path
 from tests.models import ONE_LAYER, SETTINGS, checkpoint
 from voxtral_build.checkpoint import WEIGHTS
 from voxtral_build.gates import Gate
-from voxtral_build.matrix import Matrix, Scheme, Variant
+from voxtral_build.matrix import Matrix, graph_for
+from voxtral_build.quant import Scheme
 from voxtral_build.steps import (
     export,
     link,
@@ -19,6 +20,7 @@ from voxtral_build.steps import (
     validate,
 )
 from voxtral_build.tensor_file import read_header
+from voxtral_build.variants import Variant
 from voxtral_build.weights import checkpoint_key
 
 SPEECH = Path(__file__).parent / "data" / "jfk_5s.wav"
@@ -102,11 +104,11 @@ class Factory:
         return {unit.component: self.weights(unit) for unit in units if unit.weights}
 
     def graph(self, unit):
-        path = self.folder / f"{unit.graph.slug}.pt2"
+        path = self.folder / f"{graph_for(unit).slug}.pt2"
         if not path.exists():
             export.run(
                 params=self.checkpoint / "params.json",
-                graph=unit.graph,
+                graph=graph_for(unit),
                 settings=SETTINGS,
                 output=path,
             )

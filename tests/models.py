@@ -9,11 +9,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from voxtral_build.matrix import COMPONENT_OF, Method, Mode, Quant, Settings
+from voxtral_build.axes import COMPONENT_OF, Method, Mode
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import CUSTOM_SDPA, AttentionFamily
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
+from voxtral_build.quant import Quant
 from voxtral_build.quantization import quantize_tensor, quantized_names
+from voxtral_build.settings import Settings
 from voxtral_build.steps.synth import Size, make_params, write_checkpoint
 from voxtral_build.weights import parameter_names, read_tensors
 

@@ -14,12 +14,13 @@ from safetensors.torch import load_file, save_file
 from tests.models import SETTINGS, TWO_LAYERS, builder, checkpoint
 from voxtral_build import sound
 from voxtral_build.audio import log_mel
+from voxtral_build.axes import Mode
 from voxtral_build.checkpoint import WEIGHTS
-from voxtral_build.matrix import Mode, Settings
 from voxtral_build.metadata import constant_methods
 from voxtral_build.runtime import eager
 from voxtral_build.runtime.artifact import Artifact
 from voxtral_build.runtime.greedy import Methods
+from voxtral_build.settings import Settings
 from voxtral_build.steps.synth import Size
 from voxtral_build.text import Vocabulary
 from voxtral_build.tokenizer import StreamingTokens

@@ -21,15 +21,14 @@ from tests.models import (
 from voxtral_build import sound
 from voxtral_build.audio import log_mel
 from voxtral_build.backends import BACKENDS
-from voxtral_build.backends.base import executorch_config
 from voxtral_build.errors import ValidationError
 from voxtral_build.graph import bind_weights, load_graph
-from voxtral_build.matrix import Variant
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import AudioParams
 from voxtral_build.pte.inspect import describe, undelegated_linears
 from voxtral_build.runtime.program import Program
 from voxtral_build.steps import lower, synth
+from voxtral_build.variants import Variant
 
 pytestmark = pytest.mark.lowering
 
@@ -201,7 +200,7 @@ def test_linked_units_run_like_one_build_bit_for_bit(factory, tmp_path):
         )
         for unit in variant.units(SCHEMES["none"])
     }
-    partitioners = {name: list(BACKENDS["xnnpack"].partitioners()) for name in programs}
+    partitioners = {name: list(BACKENDS["xnnpack"].partitioners("forward")) for name in programs}
     edge = to_edge_transform_and_lower(
         programs,
         partitioner=partitioners,
@@ -209,7 +208,7 @@ def test_linked_units_run_like_one_build_bit_for_bit(factory, tmp_path):
     )
     path = tmp_path / "whole.pte"
     with path.open("wb") as file:
-        edge.to_executorch(executorch_config()).write_to_file(file)
+        edge.to_executorch(BACKENDS["xnnpack"].executorch_config()).write_to_file(file)
 
     whole, linked = Program(path), Program(factory.artifact(variant) / "model.pte")
     mel, embeds = random_mel(200), random_embeds(100, 96)

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from tests.models import ONE_LAYER, TWO_LAYERS, checkpoint
 from voxtral_build import scan
 from voxtral_build.errors import CheckpointError
-from voxtral_build.matrix import CheckpointSource
+from voxtral_build.settings import CheckpointSource
 from voxtral_build.steps import download, meta_load
 from voxtral_build.steps.synth import make_params, make_tekken
 from voxtral_build.tensor_file import read_header

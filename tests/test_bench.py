@@ -12,10 +12,10 @@ import soundfile
 
 from tests.factory import SPEECH
 from tests.sessions import scripted_artifact
-from voxtral_build.matrix import Variant
 from voxtral_build.report import Speed
 from voxtral_build.runtime import bench
 from voxtral_build.validation.speed import measured_speed
+from voxtral_build.variants import Variant
 
 STEPS = {"offline": 32 + 63 + 17 - 39, "streaming": 32 + 62 - 39}
 

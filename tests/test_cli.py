@@ -16,8 +16,10 @@ from tests import folders
 from voxtral_build import cli
 from voxtral_build.errors import CheckpointError
 from voxtral_build.gates import Gate
-from voxtral_build.matrix import Graph, Quant, Scheme, Settings, Unit, Variant
+from voxtral_build.quant import Quant, Scheme
+from voxtral_build.settings import Settings
 from voxtral_build.steps import download
+from voxtral_build.variants import Graph, Unit, Variant
 
 GIVEN = ["--checkpoint", "c", "--output", "o"]
 METHOD = ["--method", "text_decoder", "--mode", "offline", "--dtype", "fp32"]

@@ -19,11 +19,11 @@ from tests import transformers_reference
 from voxtral_build import sound
 from voxtral_build.checkpoint import FILES
 from voxtral_build.clips import read_clips
-from voxtral_build.matrix import Settings
 from voxtral_build.runtime.eager import eager_artifact
 from voxtral_build.runtime.protocol import Protocol
 from voxtral_build.runtime.session import StreamingSession
 from voxtral_build.runtime.words import transcribe
+from voxtral_build.settings import Settings
 from voxtral_build.tokenizer import StreamingTokens
 from voxtral_build.weights import check
 

@@ -16,10 +16,10 @@ from demo.recordings import write_set
 from demo.student import Student, losses, params, write_checkpoint, write_tokenizer
 from demo.train import Training, disturbance, hardness, learning_rate, word_weight
 from voxtral_build.errors import BuildError
-from voxtral_build.matrix import Settings
 from voxtral_build.model.config import AudioParams, ModelConfig
 from voxtral_build.runtime.eager import eager_artifact
 from voxtral_build.runtime.greedy import decode_forced
+from voxtral_build.settings import Settings
 from voxtral_build.weights import check
 
 

@@ -19,11 +19,12 @@ from voxtral_build import preprocessor
 from voxtral_build.checkpoint import WEIGHTS
 from voxtral_build.errors import ValidationError
 from voxtral_build.gates import Gate
-from voxtral_build.matrix import Variant
+from voxtral_build.matrix import graph_for
 from voxtral_build.model import kv_cache
 from voxtral_build.report import Report
 from voxtral_build.steps import export
 from voxtral_build.steps import preprocessor as preprocessor_step
+from voxtral_build.variants import Variant
 
 pytestmark = pytest.mark.lowering
 
@@ -153,7 +154,7 @@ def lowered_anew(bench, unit):
     graph, path = bench.folder / "graph.pt2", bench.folder / f"{unit.method}.pte"
     export.run(
         params=bench.factory.checkpoint / "params.json",
-        graph=unit.graph,
+        graph=graph_for(unit),
         settings=SETTINGS,
         output=graph,
     )
@@ -257,7 +258,7 @@ def test_a_unit_of_other_settings(bench):
     graph, path = bench.folder / "graph.pt2", bench.folder / "unit.pte"
     slower = SETTINGS.model_copy(update={"delay_tokens": 7})
     params = bench.factory.checkpoint / "params.json"
-    export.run(params=params, graph=unit.graph, settings=slower, output=graph)
+    export.run(params=params, graph=graph_for(unit), settings=slower, output=graph)
     bench.factory.lower(unit, path, graph=graph, settings=slower)
     artifact = bench.linked(OFFLINE, {DECODE: path})
     assert bench.failures(OFFLINE, artifact) == {"text_decoder.relative_difference"}

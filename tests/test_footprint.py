@@ -29,13 +29,16 @@ from voxtral_build.footprint import (
 )
 from voxtral_build.footprint_table import decimal
 from voxtral_build.gates import REQUIRED
-from voxtral_build.matrix import Matrix, Quant, Settings, Variant
+from voxtral_build.matrix import Matrix
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.pte.memory import methods_memory
+from voxtral_build.quant import Quant
 from voxtral_build.quantization import quantize_tensor, quantized_bytes
+from voxtral_build.settings import Settings
 from voxtral_build.steps.synth import SIZES, make_params
+from voxtral_build.variants import Variant
 from voxtral_build.weights import expected_tensors
 
 # A bound on every figure, which anything passes.

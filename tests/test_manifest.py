@@ -14,7 +14,7 @@ from voxtral_build import cli, manifest
 from voxtral_build.checkpoint import Release
 from voxtral_build.errors import BuildError
 from voxtral_build.manifest import FileRecord, Manifest
-from voxtral_build.matrix import Variant
+from voxtral_build.variants import Variant
 from voxtral_build.verify import verify
 
 VARIANT = Variant("xnnpack", "fp32", "8da4w", "streaming")

@@ -10,7 +10,7 @@ from executorch.examples.models.voxtral_realtime import export_voxtral_rt as pee
 from executorch.examples.models.voxtral_realtime import model as peer
 
 from tests.models import checkpoint, eager, random_embeds, random_mel, stream_decode, stream_encode
-from voxtral_build.matrix import Settings
+from voxtral_build.settings import Settings
 
 SETTINGS = Settings(max_seq_len=256, fidelity="executorch")
 

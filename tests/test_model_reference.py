@@ -11,9 +11,9 @@ from tests import transformers_reference
 from tests.models import checkpoint, eager, random_embeds, random_mel, stream_decode, stream_encode
 from voxtral_build import sound
 from voxtral_build.audio import log_mel
-from voxtral_build.matrix import Settings
 from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
 from voxtral_build.model.config import AudioParams
+from voxtral_build.settings import Settings
 
 DATA = Path(__file__).parent / "data"
 TOLERANCE = 1e-4

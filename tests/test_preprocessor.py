@@ -12,11 +12,11 @@ from tests import transformers_reference
 from tests.models import checkpoint
 from voxtral_build import sound
 from voxtral_build.errors import PteError
-from voxtral_build.matrix import Settings
 from voxtral_build.metadata import constant_methods
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.pte.inspect import describe
 from voxtral_build.runtime.program import Program
+from voxtral_build.settings import Settings
 from voxtral_build.steps import preprocessor
 
 pytestmark = pytest.mark.lowering

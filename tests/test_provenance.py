@@ -64,8 +64,21 @@ def test_paths_are_relative_to_the_working_directory(
 
 def test_steps_depend_on_what_they_run_alone() -> None:
     link = {path.resolve().relative_to(PACKAGE).as_posix() for path in step_sources("link")}
-    assert {"steps/link.py", "matrix.py", "errors.py"} <= link
+    assert {"steps/link.py", "variants.py", "errors.py"} <= link
     assert not {"quantization.py", "backends/xnnpack.py", "cli.py", "listing.py"} & link
+
+
+def test_a_step_without_what_it_does_not_run(package: Path) -> None:
+    found = step_sources("three", package, without=["steps.two"])
+    names = {path.relative_to(package).as_posix() for path in found}
+    assert names == {"__init__.py", "steps/__init__.py", "steps/three.py", "relative.py"}
+
+
+def test_an_edit_of_one_backend_concerns_no_other() -> None:
+    lower = step_sources("lower", without=["backends.portable"])
+    names = {path.resolve().relative_to(PACKAGE).as_posix() for path in lower}
+    assert {"backends/xnnpack.py", "backends/weight_only.py"} <= names
+    assert not {"backends/portable.py", "backends/bf16.py"} & names
 
 
 def test_tool_versions() -> None:

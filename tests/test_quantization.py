@@ -20,9 +20,10 @@ from torchao.quantization import (
 from torchao.quantization.granularity import PerAxis, PerGroup
 
 from tests.models import ONE_LAYER, builder, checkpoint
+from voxtral_build.axes import COMPONENTS
 from voxtral_build.errors import BuildError, ConfigError
-from voxtral_build.matrix import COMPONENTS, QUANT_TYPES, Quant
 from voxtral_build.model.attention import STANDARD
+from voxtral_build.quant import QUANT_TYPES, Quant
 from voxtral_build.quantization import placeholder, quantize_tensor, quantized_names
 from voxtral_build.quantized_file import ComponentFile, pack_int4, unpack_int4
 from voxtral_build.row_blocks import BLOCK_VALUES, Pool, blocks, read_rows

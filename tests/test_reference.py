@@ -10,12 +10,13 @@ import torch
 from tests.factory import SPEECH
 from tests.sessions import lively_checkpoint
 from voxtral_build.errors import BuildError
-from voxtral_build.matrix import Settings, Variant
 from voxtral_build.runtime.eager import eager_artifact
 from voxtral_build.runtime.reference import Reference, load_references
 from voxtral_build.runtime.session import OfflineSession
+from voxtral_build.settings import Settings
 from voxtral_build.sound import read
 from voxtral_build.steps import reference
+from voxtral_build.variants import Variant
 
 PROMPT = 39
 

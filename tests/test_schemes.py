@@ -9,13 +9,15 @@ import torch
 from torch import nn
 
 from tests.factory import SCHEMES
+from voxtral_build.axes import COMPONENT_OF
 from voxtral_build.backends import BACKENDS
 from voxtral_build.backends.lowering import lower_program
 from voxtral_build.manifest import Manifest
-from voxtral_build.matrix import COMPONENT_OF, Quant, Variant
 from voxtral_build.pte.inspect import describe, undelegated_linears
+from voxtral_build.quant import Quant
 from voxtral_build.quantization import quantize_tensor
 from voxtral_build.runtime.program import Program
+from voxtral_build.variants import Variant
 
 pytestmark = pytest.mark.lowering
 

@@ -23,9 +23,10 @@ from tests.sessions import (
 )
 from voxtral_build import sound
 from voxtral_build.errors import BuildError
-from voxtral_build.matrix import Settings, Variant
 from voxtral_build.runtime.artifact import Artifact
 from voxtral_build.runtime.session import OfflineSession, StreamingSession, as_samples
+from voxtral_build.settings import Settings
+from voxtral_build.variants import Variant
 
 STEP = 1280
 

@@ -18,7 +18,7 @@ FAMILIES = pytest.mark.parametrize("family", [CUSTOM_SDPA, STANDARD], ids=lambda
 @pytest.mark.parametrize("fidelity_settings", ["reference", "executorch"])
 @torch.no_grad()
 def test_streaming_encoder_equals_offline(family, fidelity_settings):
-    from voxtral_build.matrix import Settings
+    from voxtral_build.settings import Settings
 
     # Within the window: `executorch` has none offline.
     settings = Settings(max_seq_len=256, fidelity=fidelity_settings)

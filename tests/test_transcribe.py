@@ -22,8 +22,8 @@ from tests.sessions import FIRST, letters, scripted_artifact, speech
 from voxtral_build import cli
 from voxtral_build.errors import BuildError
 from voxtral_build.manifest import FileRecord, Manifest
-from voxtral_build.matrix import Variant
 from voxtral_build.runtime.artifact import Artifact
+from voxtral_build.variants import Variant
 
 HELLO = {FIRST + 2: 33, **letters(" né ok", FIRST + 3)}
 WORDS = [

@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.models import ONE_LAYER, builder, checkpoint
+from voxtral_build.axes import COMPONENTS
 from voxtral_build.errors import CheckpointError
-from voxtral_build.matrix import COMPONENTS, Quant
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig
+from voxtral_build.quant import Quant
 from voxtral_build.quantization import quantize_tensor
 from voxtral_build.steps import meta_load, synth
 from voxtral_build.weights import (

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from voxtral_build.matrix import Matrix
+from voxtral_build.matrix import Matrix, graph_for
 
 STAGES = (
     *("download", "meta_load", "quantize", "export", "lower", "preprocessor", "link"),
@@ -107,7 +107,7 @@ class Workspace:
             files += [artifact / name for name in names]
             files.append(build / "preprocessors" / f"{variant.mode}.pte")
             for unit in matrix.units(variant):
-                files.append(build / "graphs" / f"{unit.graph.slug}.pt2")
+                files.append(build / "graphs" / f"{graph_for(unit).slug}.pt2")
                 files.append(build / "units" / f"{unit.slug}.pte")
                 if unit.weights:
                     weights = build / "weights" / f"{unit.weights.slug}.safetensors"

@@ -18,33 +18,17 @@ from pathlib import Path
 from typing import Any, get_args
 
 from voxtral_build import listing
+from voxtral_build.axes import COMPONENTS, Component, Dtype, Method, Mode, UnitMode
+from voxtral_build.backends import BACKENDS, attention_families
 from voxtral_build.catalog.collect import collect
 from voxtral_build.catalog.entries import json_schema as catalog_schema
 from voxtral_build.errors import BuildError, ConfigError
 from voxtral_build.gates import Gate
 from voxtral_build.gates import parse_all as parse_gates
-from voxtral_build.matrix import (
-    CAPABILITIES,
-    COMPONENTS,
-    Backend,
-    CheckpointSource,
-    Component,
-    Dtype,
-    Fidelity,
-    Graph,
-    Matrix,
-    Method,
-    Mode,
-    Quant,
-    Scheme,
-    Settings,
-    SynthSize,
-    SynthSource,
-    Unit,
-    UnitMode,
-    Variant,
-    json_schema,
-)
+from voxtral_build.matrix import Matrix, json_schema
+from voxtral_build.quant import Quant, Scheme
+from voxtral_build.settings import CheckpointSource, Fidelity, Settings, SynthSize, SynthSource
+from voxtral_build.variants import Graph, Unit, Variant
 
 _SCHEMAS = {"matrix": json_schema, "catalog": catalog_schema}
 DEBUG = "VOXTRAL_BUILD_DEBUG"
@@ -351,7 +335,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = add("export", _export, "export one method as a graph without weights")
     sub.add_argument("--params", type=Path, required=True, metavar="FILE", help="params.json")
-    families = sorted({capability.attention for capability in CAPABILITIES.values()})
+    families = attention_families()
     sub.add_argument("--attention", choices=families, required=True)
     _add_method(sub)
     _add_settings(sub)
@@ -363,7 +347,7 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--weights", type=Path, metavar="FILE", help="from quantize; default: the checkpoint's"
     )
-    sub.add_argument("--backend", choices=get_args(Backend), required=True)
+    sub.add_argument("--backend", choices=BACKENDS, required=True)
     _add_method(sub)
     _add_settings(sub)
     _add_output(sub, "a one-method .pte file")

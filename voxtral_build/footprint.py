@@ -14,25 +14,20 @@ from pathlib import Path
 from typing import Literal
 
 from voxtral_build.artifact_files import MODEL
+from voxtral_build.axes import Component, Dtype, Method
 from voxtral_build.checkpoint import PARAMS
-from voxtral_build.matrix import (
-    CheckpointSource,
-    Component,
-    Dtype,
-    Matrix,
-    Method,
-    Quant,
-    Settings,
-    Unit,
-)
+from voxtral_build.matrix import Matrix
 from voxtral_build.metadata import constant_methods
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import CONV_STRIDES, ModelConfig, RuntimeConfig
 from voxtral_build.pte.inspect import describe
 from voxtral_build.pte.memory import methods_memory
+from voxtral_build.quant import Quant
 from voxtral_build.quantization import component_size
+from voxtral_build.settings import CheckpointSource, Settings
 from voxtral_build.steps.synth import SIZES, make_params
+from voxtral_build.variants import Unit
 from voxtral_build.weights import TORCH_DTYPES
 
 _DISTANCE_BYTES = 4  # int32: what masks are made from

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
+from voxtral_build.axes import COMPONENT_OF, COMPONENTS, Component
 from voxtral_build.footprint import Footprint, Sizes
-from voxtral_build.matrix import COMPONENT_OF, COMPONENTS, Component
 
 _HEADINGS = (
     *("variant", "", *COMPONENTS, "weights"),

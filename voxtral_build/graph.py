@@ -16,10 +16,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 
+from voxtral_build.axes import COMPONENT_OF, Method
 from voxtral_build.errors import BuildError
 from voxtral_build.files import whole_file
-from voxtral_build.matrix import COMPONENT_OF, Method, Quant
 from voxtral_build.methods import MethodBuilder
+from voxtral_build.quant import Quant
 from voxtral_build.quantization import placeholders
 
 

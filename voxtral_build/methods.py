@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from voxtral_build.matrix import COMPONENT_OF, Method
+from voxtral_build.axes import COMPONENT_OF, Method
 from voxtral_build.model.attention import AttentionFamily
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.model.layers import reset_runtime_buffers

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from voxtral_build.audio import scaled_log, slaney_filters
-from voxtral_build.matrix import Mode
+from voxtral_build.axes import Mode
 from voxtral_build.model.config import AudioParams, ModelConfig
 
 

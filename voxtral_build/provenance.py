@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 
 
-def step_sources(step: str, package: Path = PACKAGE) -> list[Path]:
+def step_sources(step: str, package: Path = PACKAGE, *, without: Iterable[str] = ()) -> list[Path]:
     """The files of the package that a step may run, found without importing anything.
 
     A workflow that only knows a step's command would not notice an edit of a module that
@@ -19,6 +19,8 @@ def step_sources(step: str, package: Path = PACKAGE) -> list[Path]:
     Args:
         step: a module's name in `steps`.
         package: the package's folder; it may be any package that has `steps`.
+        without: modules that the step imports and, for what it is to do, does not run, such
+            as `backends.xnnpack`; what they alone import is left out with them.
 
     Returns:
         The step, and what it and its imports import, at the top of a module or within a
@@ -26,10 +28,11 @@ def step_sources(step: str, package: Path = PACKAGE) -> list[Path]:
         that a workflow whose folder is moved is still up to date; absolute elsewhere.
     """
     found: set[Path] = set()
+    left_out = {package.joinpath(*module.split(".")).with_suffix(".py") for module in without}
     queue = list(_files((package.name, "steps", step), package))
     while queue:
         path = queue.pop()
-        if path not in found:
+        if path not in found and path not in left_out:
             found.add(path)
             queue += _imports(path, package)
     return _located(found)

@@ -18,8 +18,9 @@ from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor 
     IntxUnpackedToInt8TensorActivationQuantization,
 )
 
+from voxtral_build.axes import Component
 from voxtral_build.errors import ConfigError
-from voxtral_build.matrix import Algorithm, Component, Quant
+from voxtral_build.quant import Algorithm, Quant
 from voxtral_build.weights import parameter_names
 
 # torch's stubs lack the integers below 8 bits.

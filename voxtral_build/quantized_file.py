@@ -27,10 +27,11 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torchao.quantization import IntxUnpackedToInt8Tensor
 
+from voxtral_build.axes import Component
 from voxtral_build.checkpoint import WEIGHTS
 from voxtral_build.errors import BuildError
-from voxtral_build.matrix import Component, Quant
 from voxtral_build.progress import Tenths
+from voxtral_build.quant import Quant
 from voxtral_build.quantization import (
     assemble,
     placeholders,

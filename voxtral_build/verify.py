@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from voxtral_build.artifact_files import FAILED_REPORT, MANIFEST, MODEL, REPORT
+from voxtral_build.axes import METHODS_OF
 from voxtral_build.errors import BuildError, ValidationError
 from voxtral_build.files import sha256
 from voxtral_build.manifest import Manifest, file_faults
-from voxtral_build.matrix import METHODS_OF, Variant
 from voxtral_build.pte.inspect import describe
 from voxtral_build.report import Report
+from voxtral_build.variants import Variant
 
 _BESIDE = {MANIFEST, REPORT, "README.md"}
 # Constant methods of a program that say what was set for the build.

@@ -15,12 +15,13 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from voxtral_build.axes import Component
 from voxtral_build.checkpoint import PARAMS, REPOSITORY, TOKENIZER, WEIGHTS, require_files
 from voxtral_build.errors import CheckpointError
-from voxtral_build.matrix import Component, Settings
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.model.voxtral import VoxtralRealtimeModel
+from voxtral_build.settings import Settings
 from voxtral_build.tensor_file import TensorFile, TensorInfo, read_header
 from voxtral_build.tokenizer import check_tokenizer
 

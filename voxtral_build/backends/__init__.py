@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from voxtral_build.backends.base import Backend
 from voxtral_build.backends.portable import PortableBackend
 from voxtral_build.backends.xnnpack import XnnpackBackend
-from voxtral_build.matrix import Backend as BackendName
 
-BACKENDS: dict[BackendName, Backend] = {
-    "xnnpack": XnnpackBackend(),
-    "portable": PortableBackend(),
+if TYPE_CHECKING:
+    from voxtral_build.model.attention import AttentionFamily
+
+# Runs wherever ExecuTorch does: preprocessors, which are no part of the matrix, are for it.
+KERNELS_ONLY = PortableBackend()
+
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend for backend in (XnnpackBackend(), KERNELS_ONLY)
 }
+
+
+def attention_families() -> tuple[str, ...]:
+    """Names of the families that graphs are exported with."""
+    return tuple(dict.fromkeys(backend.capability.attention for backend in BACKENDS.values()))
+
+
+def attention_family(name: str) -> AttentionFamily:
+    """The family of that name."""
+    return next(b.family() for b in BACKENDS.values() if b.capability.attention == name)

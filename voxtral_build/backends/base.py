@@ -1,48 +1,89 @@
-"""What a backend is, the attention families to choose from, and how a program is made."""
+"""What a backend is: one file each, which is all that the project knows of it.
+
+A backend's file imports neither torch nor ExecuTorch at its top: a matrix is checked
+against all of them in a fraction of a second.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD, AttentionFamily
+from voxtral_build.backends.capability import Capability
+from voxtral_build.gates import Outcome
 
 if TYPE_CHECKING:
-    from executorch.exir import ExecutorchBackendConfig
+    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
     from torch.export import ExportedProgram
 
-# By the name that `matrix.CAPABILITIES` gives a backend's graphs.
-FAMILIES: dict[str, AttentionFamily] = {family.name: family for family in (CUSTOM_SDPA, STANDARD)}
+    from voxtral_build.model.attention import AttentionFamily
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """One compilation target of ExecuTorch.
 
     Attributes:
-        delegates_linears: whether every linear must end in a delegate; a unit with one
-            that does not is a failure, however well it runs.
+        name: in the matrix, in paths and on the command line.
+        description: what it is, in a line.
+        capability: what can be built for it, and where.
+        delegated: what must end in a delegate. A unit where something of it does not is a
+            failure, however well it runs.
+        delegate: the name by which a runtime knows its delegate; None where all is kernels.
     """
 
-    delegates_linears: bool
+    name: ClassVar[str]
+    description: ClassVar[str]
+    capability: ClassVar[Capability]
+    delegated: ClassVar[Literal["nothing", "linears", "everything"]]
+    delegate: ClassVar[str | None]
 
-    def prepare(self, program: ExportedProgram) -> None:
-        """Rewrite a graph, in place, into the form that the backend takes."""
-        ...
+    def missing(self) -> str | None:
+        """What this machine lacks to lower for it; None if it can. Takes no time."""
+        return None
 
-    def partitioners(self) -> Sequence[Any]:
+    def family(self) -> AttentionFamily:
+        """The cache and attention classes that its graphs are exported with."""
+        from voxtral_build.model.attention import FAMILIES
+
+        return FAMILIES[self.capability.attention]
+
+    def prepare(self, program: ExportedProgram) -> None:  # noqa: B027  # most need nothing
+        """Rewrite a graph with its weights, in place, into the form that the backend takes."""
+
+    @abstractmethod
+    def partitioners(self, method: str) -> Sequence[Any]:
         """ExecuTorch partitioners in the order they are asked."""
-        ...
 
+    def compile_config(self) -> EdgeCompileConfig:
+        """How a graph becomes ExecuTorch's edge dialect."""
+        from executorch.exir import EdgeCompileConfig
 
-def executorch_config() -> ExecutorchBackendConfig:
-    """How a lowered unit becomes a program, the same for all CPU backends."""
-    from executorch.exir import ExecutorchBackendConfig
-    from executorch.exir.passes import MemoryPlanningPass
+        # The custom ops are outside the edge dialect's verifier, and all tensors are
+        # contiguous: clones that only fix a dim order would be copies for nothing.
+        return EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
 
-    return ExecutorchBackendConfig(
-        extract_delegate_segments=True,
-        # Folds the quantized embedding's ops into one kernel that reads packed weights.
-        do_quant_fusion_and_const_prop=True,
-        # Inputs stay in the caller's memory: the arena need not hold them a second time.
-        memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False),
-    )
+    def executorch_config(self) -> ExecutorchBackendConfig:
+        """How a lowered unit becomes a program."""
+        from executorch.exir import ExecutorchBackendConfig
+        from executorch.exir.passes import MemoryPlanningPass
+
+        return ExecutorchBackendConfig(
+            extract_delegate_segments=True,
+            # Folds the quantized embedding's ops into one kernel that reads packed weights.
+            do_quant_fusion_and_const_prop=True,
+            # Inputs stay in the caller's memory: the arena need not hold them a second time.
+            memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False),
+        )
+
+    def inspect(self, method: str, model: Path, program: ExportedProgram) -> list[Outcome]:
+        """Read back what was written of a method, and hold it against the graph.
+
+        For a delegate that no host at hand can run, this is what stands in for running it.
+
+        Args:
+            model: a `.pte` that has the method, alone or among others.
+            program: the method's graph with its weights.
+        """
+        return []

@@ -3,60 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch.export import ExportedProgram
-from torch.fx import Node
+from voxtral_build.backends.base import Backend
+from voxtral_build.backends.capability import Capability
 
-from voxtral_build.backends.rewrites import bias_of, linears, split_bias
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 
-class PortableBackend:
+class PortableBackend(Backend):
     """Takes nothing away from the kernels."""
 
-    delegates_linears = False
+    name = "portable"
+    description = "any CPU, by ExecuTorch's kernels alone: the least to port, and the slowest"
+    capability: ClassVar = Capability(
+        dtypes=("fp32", "bf16"),
+        linear={"none": "any"},
+        embedding={"none": "any", "4w": "any", "8w": "any"},
+        attention="custom_sdpa",
+        reasons={
+            **dict.fromkeys(
+                ("4w", "8w", "8da4w", "8da8w"),
+                "there is no portable kernel for torchao's choose_qparams_affine, "
+                "quantize_affine and dequantize_affine",
+            ),
+        },
+    )
+    delegated = "nothing"
+    delegate = None
 
     def prepare(self, program: ExportedProgram) -> None:
-        """Keep bf16 away from kernels that add up in it.
+        from voxtral_build.backends.bf16 import add_up_in_float32
 
-        ExecuTorch's convolution and its linear with a bias add up in the tensors' dtype. In
-        bf16, over the hundreds of products of one output, that makes 12 and 7 times the
-        error of rounding inputs and outputs. A linear without a bias adds up in float32.
-        """
-        for linear in linears(program.graph):
-            if bias_of(linear) is not None and _is_bf16(linear):
-                split_bias(linear)
-        convolutions = program.graph.find_nodes(
-            op="call_function", target=torch.ops.aten.conv1d.default
-        )
-        for convolution in convolutions:
-            if _is_bf16(convolution):
-                _compute_in_float32(convolution)
-        program.graph_module.recompile()
+        add_up_in_float32(program)
 
-    def partitioners(self) -> Sequence[Any]:
+    def partitioners(self, method: str) -> Sequence[Any]:
         return ()
-
-
-def _is_bf16(node: Node) -> bool:
-    return bool(node.meta["val"].dtype == torch.bfloat16)
-
-
-def _compute_in_float32(node: Node) -> None:
-    """Cast a node's tensors to float32, and what it makes back to bf16."""
-    graph = node.graph
-    with graph.inserting_before(node):
-        for argument in node.all_input_nodes:
-            node.replace_input_with(argument, _cast(argument, torch.float32))
-    with graph.inserting_after(node):
-        back = _cast(node, torch.bfloat16)
-    back.meta = dict(node.meta)
-    node.meta["val"] = node.meta["val"].float()
-    node.replace_all_uses_with(back, delete_user_cb=lambda user: user is not back)
-
-
-def _cast(node: Node, dtype: torch.dtype) -> Node:
-    cast = node.graph.call_function(torch.ops.aten.to.dtype, (node, dtype))
-    cast.meta["val"] = node.meta["val"].to(dtype)
-    return cast

@@ -24,7 +24,7 @@ from voxtral_build.catalog.entries import Catalog, Checkpoint, Entry, Provenance
 from voxtral_build.checkpoint import REPOSITORY, WEIGHTS
 from voxtral_build.errors import BuildError, ConfigError
 from voxtral_build.gates import FIGURES, bounds
-from voxtral_build.matrix import Quant
+from voxtral_build.quant import Quant
 from voxtral_build.report import MethodReport, Report
 
 T = TypeVar("T")

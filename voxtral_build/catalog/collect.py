@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from voxtral_build.artifact_files import FAILED_REPORT, MANIFEST, MODEL, REPORT
+from voxtral_build.axes import COMPONENTS
+from voxtral_build.backends import BACKENDS
 from voxtral_build.catalog.entries import (
     Catalog,
     Checkpoint,
@@ -18,8 +20,10 @@ from voxtral_build.catalog.entries import (
 from voxtral_build.errors import BuildError
 from voxtral_build.files import sha256
 from voxtral_build.manifest import FileRecord, Manifest
-from voxtral_build.matrix import CAPABILITIES, COMPONENTS, Matrix, Scheme, Variant
+from voxtral_build.matrix import Matrix
+from voxtral_build.quant import Scheme
 from voxtral_build.report import Report
+from voxtral_build.variants import Variant
 
 _CHECKPOINT = "checkpoint/"  # in front of the names of its files, in a manifest
 
@@ -63,7 +67,7 @@ def _entry(variant: Variant, scheme: Scheme, folder: Path) -> Entry:
         encoder=scheme.encoder.slug,
         decoder=scheme.decoder.slug,
         embedding=scheme.embedding.slug,
-        host=CAPABILITIES[variant.backend].host,
+        host=BACKENDS[variant.backend].capability.host,
         status=status,
         files=files,
         provenance=provenance,

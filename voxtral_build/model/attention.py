@@ -147,3 +147,4 @@ CUSTOM_SDPA = AttentionFamily("custom_sdpa", SDPA, KVCache, RingKVCache, scalar_
 STANDARD = AttentionFamily(
     "standard", StandardSDPA, StaticKVCache, StandardRingKVCache, scalar_start=False
 )
+FAMILIES = {family.name: family for family in (CUSTOM_SDPA, STANDARD)}

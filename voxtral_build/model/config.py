@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from voxtral_build.axes import Mode, UnitMode
 from voxtral_build.checkpoint import REPOSITORY, read_params
 from voxtral_build.errors import CheckpointError
-from voxtral_build.matrix import Fidelity, Mode, Settings, UnitMode
+from voxtral_build.settings import Fidelity, Settings
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 HeadDim = Annotated[int, Field(gt=0, multiple_of=2, strict=True)]  # RoPE turns pairs

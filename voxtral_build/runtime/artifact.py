@@ -9,11 +9,11 @@ from pathlib import Path
 from torch import Tensor
 
 from voxtral_build.artifact_files import MANIFEST, MODEL, PREPROCESSOR
+from voxtral_build.axes import METHODS_OF, Mode
 from voxtral_build.checkpoint import TOKENIZER, read_json
 from voxtral_build.errors import BuildError, PteError
 from voxtral_build.files import sha256
 from voxtral_build.manifest import FileRecord, Manifest
-from voxtral_build.matrix import METHODS_OF, Mode
 from voxtral_build.runtime.greedy import Function, Methods
 from voxtral_build.runtime.program import Program
 from voxtral_build.text import Vocabulary

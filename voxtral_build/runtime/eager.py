@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from voxtral_build.audio import log_mel
+from voxtral_build.axes import COMPONENT_OF, METHODS_OF, Mode
 from voxtral_build.checkpoint import PARAMS, TOKENIZER, read_json
-from voxtral_build.matrix import COMPONENT_OF, METHODS_OF, Mode, Settings
 from voxtral_build.metadata import constant_methods
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.runtime.artifact import Artifact
 from voxtral_build.runtime.greedy import Methods
+from voxtral_build.settings import Settings
 from voxtral_build.text import Vocabulary
 from voxtral_build.tokenizer import StreamingTokens
 from voxtral_build.weights import parameter_names, read_tensors

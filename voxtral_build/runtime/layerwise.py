@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from voxtral_build.checkpoint import PARAMS
-from voxtral_build.matrix import Settings
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.model.decoder import MistralDecoderLayer, time_embedding
 from voxtral_build.model.layers import reset_runtime_buffers
 from voxtral_build.model.voxtral import VoxtralRealtimeModel
+from voxtral_build.settings import Settings
 from voxtral_build.weights import read_tensors
 
 log = logging.getLogger(__name__)

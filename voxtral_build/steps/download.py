@@ -7,7 +7,7 @@ from pathlib import Path
 
 from voxtral_build.checkpoint import FILES, WEIGHTS, require_files
 from voxtral_build.errors import CheckpointError
-from voxtral_build.matrix import CheckpointSource
+from voxtral_build.settings import CheckpointSource
 from voxtral_build.tensor_file import read_header
 
 log = logging.getLogger(__name__)

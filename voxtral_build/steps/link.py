@@ -10,14 +10,17 @@ from typing import Any
 
 from voxtral_build import manifest
 from voxtral_build.artifact_files import MANIFEST, MODEL, PREPROCESSOR
+from voxtral_build.axes import COMPONENTS, Component
 from voxtral_build.checkpoint import PARAMS, TOKENIZER, known_release, read_json
 from voxtral_build.errors import BuildError
 from voxtral_build.files import whole_file
 from voxtral_build.manifest import FileRecord, Manifest
-from voxtral_build.matrix import COMPONENTS, Component, Scheme, Settings, Variant
 from voxtral_build.metadata import constant_methods
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.pte.link import link
+from voxtral_build.quant import Scheme
+from voxtral_build.settings import Settings
+from voxtral_build.variants import Variant
 
 log = logging.getLogger(__name__)
 

@@ -6,16 +6,17 @@ import logging
 import time
 from pathlib import Path
 
+from voxtral_build.axes import COMPONENT_OF
 from voxtral_build.backends import BACKENDS
-from voxtral_build.backends.base import FAMILIES
 from voxtral_build.backends.lowering import lower_program
 from voxtral_build.checkpoint import PARAMS
 from voxtral_build.files import whole_file
 from voxtral_build.graph import bind_weights, load_graph
-from voxtral_build.matrix import COMPONENT_OF, Settings, Unit
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
 from voxtral_build.quantized_file import load_tensors
+from voxtral_build.settings import Settings
+from voxtral_build.variants import Unit
 from voxtral_build.weights import TORCH_DTYPES
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ def run(
     """
     config = ModelConfig.load(checkpoint / PARAMS)
     runtime = RuntimeConfig.resolve(config, settings, unit.mode)
-    builder = MethodBuilder(config, runtime, FAMILIES[unit.graph.attention])
+    builder = MethodBuilder(config, runtime, BACKENDS[unit.backend].family())
     model, component = builder.meta_model(), COMPONENT_OF[unit.method]
     dtype = TORCH_DTYPES[unit.dtype]
     tensors = load_tensors(checkpoint, weights, model, component, unit.quant, dtype)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from voxtral_build.backends import BACKENDS
+from voxtral_build.axes import Mode
+from voxtral_build.backends import KERNELS_ONLY
 from voxtral_build.backends.lowering import lower_program
 from voxtral_build.files import whole_file
-from voxtral_build.matrix import Mode, Settings
 from voxtral_build.model.config import ModelConfig
 from voxtral_build.preprocessor import export_preprocessor
+from voxtral_build.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ def run(*, params: Path, mode: Mode, settings: Settings, output: Path) -> None:
     """
     config = ModelConfig.load(params)
     program = export_preprocessor(config, mode, settings.max_seq_len)
-    lowered = lower_program(METHOD, program, BACKENDS["portable"])
+    lowered = lower_program(METHOD, program, KERNELS_ONLY)
     with whole_file(output) as temporary, temporary.open("wb") as file:
         lowered.write_to_file(file)
     log.info("%s: %d bytes", output, output.stat().st_size)

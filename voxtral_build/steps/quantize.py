@@ -8,21 +8,16 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from voxtral_build.axes import Component, Dtype
 from voxtral_build.checkpoint import PARAMS
 from voxtral_build.errors import ConfigError
 from voxtral_build.files import write_text
-from voxtral_build.matrix import (
-    EMBEDDING_TYPES,
-    LINEAR_TYPES,
-    Component,
-    Dtype,
-    Quant,
-    Settings,
-)
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
+from voxtral_build.quant import EMBEDDING_TYPES, LINEAR_TYPES, Quant
 from voxtral_build.quantized_file import write_component
+from voxtral_build.settings import Settings
 from voxtral_build.weights import TORCH_DTYPES
 
 log = logging.getLogger(__name__)

@@ -19,13 +19,14 @@ from torch import Tensor
 
 from voxtral_build.artifact_files import FAILED_REPORT, MANIFEST, MODEL
 from voxtral_build.audio import log_mel
+from voxtral_build.axes import COMPONENT_OF, METHODS_OF, Component
 from voxtral_build.checkpoint import TOKENIZER
 from voxtral_build.clips import read_clips
 from voxtral_build.errors import BuildError, ValidationError
 from voxtral_build.files import sha256
 from voxtral_build.gates import REQUIRED, Figure, Gate, Outcome, check, condition
-from voxtral_build.matrix import COMPONENT_OF, METHODS_OF, Component, Scheme, Settings, Variant
 from voxtral_build.pte.inspect import describe
+from voxtral_build.quant import Scheme
 from voxtral_build.report import (
     AgainstFloat32,
     MethodReport,
@@ -37,6 +38,7 @@ from voxtral_build.report import (
 from voxtral_build.runtime.artifact import Artifact
 from voxtral_build.runtime.greedy import decode_forced, decode_greedy, pad_audio
 from voxtral_build.runtime.reference import SPEECH, Reference, load_references
+from voxtral_build.settings import Settings
 from voxtral_build.speech import read_speech
 from voxtral_build.tokenizer import StreamingTokens
 from voxtral_build.validation.contents import check_files, check_program, method_reports
@@ -52,6 +54,7 @@ from voxtral_build.validation.parity import cosine, relative_difference
 from voxtral_build.validation.preprocessing import preprocessor_difference
 from voxtral_build.validation.recordings import word_report
 from voxtral_build.validation.speed import measured_speed
+from voxtral_build.variants import Variant
 
 log = logging.getLogger(__name__)
 

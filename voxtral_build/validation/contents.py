@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from voxtral_build.artifact_files import MANIFEST
+from voxtral_build.axes import COMPONENT_OF, METHODS_OF, Method
 from voxtral_build.backends import BACKENDS
 from voxtral_build.errors import BuildError
 from voxtral_build.gates import Outcome, condition
 from voxtral_build.manifest import Manifest, file_faults
-from voxtral_build.matrix import COMPONENT_OF, METHODS_OF, Method
 from voxtral_build.metadata import constant_methods
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
@@ -54,7 +54,7 @@ def check_program(description: ProgramDescription, source: EagerSource) -> Itera
     yield condition(
         "constants", not wrong, "Runners size their buffers by them.", "; ".join(wrong) or None
     )
-    if BACKENDS[source.variant.backend].delegates_linears:
+    if BACKENDS[source.variant.backend].delegated != "nothing":
         for name, method in description.methods.items():
             linears = undelegated_linears(method)
             yield Outcome(

@@ -15,14 +15,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from voxtral_build.axes import Component
 from voxtral_build.checkpoint import PARAMS
-from voxtral_build.matrix import Component, Scheme, Settings, Variant
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
+from voxtral_build.quant import Scheme
 from voxtral_build.quantization import dequantize
 from voxtral_build.quantized_file import ComponentFile
 from voxtral_build.runtime.layerwise import LayerwiseModel
+from voxtral_build.settings import Settings
+from voxtral_build.variants import Variant
 from voxtral_build.weights import TORCH_DTYPES, component_of, read_tensors
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from voxtral_build.axes import METHODS_OF, Component, Method
 from voxtral_build.errors import BuildError
-from voxtral_build.matrix import METHODS_OF, Component, Method
 from voxtral_build.quantization import quantizes_activations
 from voxtral_build.report import Parity
 from voxtral_build.runtime.greedy import (

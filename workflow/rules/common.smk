@@ -12,8 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from voxtral_build.backends import BACKENDS, KERNELS_ONLY
 from voxtral_build.errors import ConfigError
-from voxtral_build.matrix import COMPONENTS, Matrix
+from voxtral_build.axes import COMPONENTS
+from voxtral_build.matrix import Matrix, graph_for
 from voxtral_build.provenance import data_files, step_sources, tool_versions
 
 
@@ -53,7 +55,7 @@ def refuse(error):
 MATRIX = read_matrix()
 ALL_UNITS = [unit for variant in MATRIX.variants for unit in MATRIX.units(variant)]
 UNITS = {unit.slug: unit for unit in ALL_UNITS}
-GRAPHS = {unit.graph.slug: unit.graph for unit in ALL_UNITS}
+GRAPHS = {graph_for(unit).slug: graph_for(unit) for unit in ALL_UNITS}
 VARIANTS = [variant.slug for variant in MATRIX.variants]
 MODES = {variant.mode: variant.mode for variant in MATRIX.variants}
 WEIGHTS = {unit.weights.slug: unit.weights for unit in ALL_UNITS if unit.weights}
@@ -152,6 +154,30 @@ def artifact_files(variants):
 # Inputs.
 
 
+def code_for(step, chosen):
+    """The code of a step where it runs that of some backends only."""
+    others = [backend for backend in BACKENDS.values() if backend not in chosen]
+    return step_sources(step, without=[f"backends.{other.name}" for other in others])
+
+
+def export_code(wildcards):
+    attention = graph_of(wildcards).attention
+    chosen = [b for b in BACKENDS.values() if b.capability.attention == attention]
+    return code_for("export", chosen)
+
+
+def lower_code(wildcards):
+    return code_for("lower", [BACKENDS[unit_of(wildcards).backend]])
+
+
+def validate_code(wildcards):
+    return code_for("validate", [BACKENDS[variant_of(wildcards).backend]])
+
+
+def preprocessor_code(wildcards):
+    return code_for("preprocessor", [KERNELS_ONLY])
+
+
 def shipped(folder):
     """A folder of the configuration: in the working directory, or else beside the Snakefile."""
     folder = folder.expanduser()
@@ -169,7 +195,7 @@ def source_files():
 
 
 def unit_graph(wildcards):
-    return f"build/graphs/{unit_of(wildcards).graph.slug}.pt2"
+    return f"build/graphs/{graph_for(unit_of(wildcards)).slug}.pt2"
 
 
 def unit_weights(wildcards):

@@ -3,7 +3,7 @@
 
 rule export:
     input:
-        code=step_sources("export"),
+        code=export_code,
         params=PARAMS,
     output:
         "build/graphs/{graph}.pt2",

@@ -3,7 +3,7 @@
 
 rule lower:
     input:
-        code=step_sources("lower"),
+        code=lower_code,
         inventory=INVENTORY,
         params=PARAMS,
         graph=unit_graph,

@@ -3,7 +3,7 @@
 
 rule preprocessor:
     input:
-        code=step_sources("preprocessor"),
+        code=preprocessor_code,
         params=PARAMS,
     output:
         "build/preprocessors/{mode}.pte",

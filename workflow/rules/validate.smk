@@ -3,7 +3,7 @@
 
 rule validate:
     input:
-        code=step_sources("validate"),
+        code=validate_code,
         model="artifacts/{variant}/model.pte",
         preprocessor="artifacts/{variant}/preprocessor.pte",
         tokenizer="artifacts/{variant}/tekken.json",
