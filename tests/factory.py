@@ -39,6 +39,8 @@ SCHEMES = {
         decoder={"type": "4w", "group_size": 0},
         embedding="4w",
     ),
+    # ExecuTorch's own choice for this model.
+    "8w_8da4w": Scheme(encoder="8w", decoder="8da4w", embedding="8w"),
     # Everything that a component can have of its own, and most layers left as they are.
     "mixed": Scheme(
         encoder={"type": "8da4w", "group_size": 0},

@@ -237,8 +237,8 @@ def top(**values: object) -> Callable[[Data], None]:
             ["variants[1].scheme[0]: no such scheme", "none, 8da4w", 'did you mean "8da4w"?'],
         ),
         (
-            product(scheme=["8da4w"]),
-            ["variants[1]: portable-fp32-8da4w-offline cannot be built", "no portable kernel"],
+            (lambda data: data["schemes"]["8w"].update(encoder="4w")),
+            ["variants[0]: xnnpack-fp32-8w-offline cannot be built", "of one scale per row only"],
         ),
         (
             product(backend=["xnnpack"], dtype=["bf16"]),

@@ -29,8 +29,9 @@ VARIANTS = [
         if scheme != "8da4w"  # in test_artifacts
         for mode in ("offline", "streaming")
     ),
+    *(Variant("portable", "fp32", scheme, "streaming") for scheme in QUANTIZED),
     *(Variant("portable", "bf16", scheme, "streaming") for scheme in ("none", "embedding_4w")),
-    Variant("portable", "bf16", "none", "offline"),
+    *(Variant("portable", "bf16", scheme, "offline") for scheme in ("none", "8w_8da4w")),
 ]
 
 
@@ -52,11 +53,12 @@ def test_an_artifact_equals_quantized_eager_over_real_speech(factory, variant, t
     assert Manifest.load(factory.artifact(variant) / "manifest.json").variant == variant.slug
 
 
+@pytest.mark.parametrize("backend", ["xnnpack", "portable"])
 @pytest.mark.parametrize("scheme", QUANTIZED)
-def test_a_quantized_artifact_is_as_small_as_its_scheme_says(factory, scheme):
+def test_a_quantized_artifact_is_as_small_as_its_scheme_says(factory, scheme, backend):
     """Against the same in float32; what was left as it is saves nothing."""
-    variant = Variant("xnnpack", "fp32", scheme, "streaming")
-    plain = Variant("xnnpack", "fp32", "none", "streaming")
+    variant = Variant(backend, "fp32", scheme, "streaming")
+    plain = Variant(backend, "fp32", "none", "streaming")
     size, full = ((factory.artifact(v) / "model.pte").stat().st_size for v in (variant, plain))
     promised = 0.0
     for path in factory.variant_weights(variant).values():
@@ -97,28 +99,50 @@ def lowered(module, x, backend, path):
     return Program(path).method("forward")
 
 
+def quantized_linear(slug, dtype, bias):
+    generator = torch.Generator().manual_seed(0)
+    linear = nn.Linear(128, 256, bias=bias).requires_grad_(False).to(dtype)
+    weight = torch.randn(256, 128, generator=generator).to(dtype)
+    linear.weight = nn.Parameter(quantize_tensor(weight, Quant.parse(slug)), False)
+    return linear, torch.randn(1, 64, 128, generator=generator).to(dtype)
+
+
+XNNPACK = ["4w.axis", "8w.axis", "8da4w.g32", "8da4w.g64", "8da4w.axis", "8da8w.axis"]
+PORTABLE = [*XNNPACK, "4w.g32", "8w.g64", "8da8w.g32"]
+
+
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
 @pytest.mark.parametrize(
-    "slug", ["4w.axis", "8w.axis", "8da4w.g32", "8da4w.g64", "8da4w.axis", "8da8w.axis"]
+    ("backend", "slug"),
+    [*(("xnnpack", slug) for slug in XNNPACK), *(("portable", slug) for slug in PORTABLE)],
 )
 @torch.no_grad()
-def test_one_quantized_linear_on_xnnpack_equals_eager(tmp_path, slug, bias):
+def test_one_quantized_linear_equals_eager(tmp_path, backend, slug, bias):
     """Rounding differs in no value, so that nothing but sums in another order is left.
 
     Through a whole model a flipped last bit spreads; here a fault of a thousandth in scales
     or zero points would show.
     """
-    generator = torch.Generator().manual_seed(0)
-    linear = nn.Linear(128, 256, bias=bias).requires_grad_(False)
-    weight = torch.randn(256, 128, generator=generator)
-    linear.weight = nn.Parameter(quantize_tensor(weight, Quant.parse(slug)), False)
-    x = torch.randn(1, 64, 128, generator=generator)
+    linear, x = quantized_linear(slug, torch.float32, bias)
     path = tmp_path / "linear.pte"
-    run = lowered(linear, x, "xnnpack", path)
+    run = lowered(linear, x, backend, path)
     expected = linear(x)
     assert (run(x) - expected).abs().max() <= 1e-6 * expected.abs().max()
-    assert undelegated_linears(describe(path).methods["forward"]) == 0
+    if backend == "xnnpack":
+        assert undelegated_linears(describe(path).methods["forward"]) == 0
     assert path.stat().st_size < 0.5 * 4 * 128 * 256  # float32's half: it is stored quantized
+
+
+@pytest.mark.parametrize("slug", ["4w.g32", "8w.axis", "8da4w.g32", "8da8w.axis"])
+@torch.no_grad()
+def test_one_quantized_linear_in_bf16_rounds_as_eager_does(tmp_path, slug):
+    linear, x = quantized_linear(slug, torch.bfloat16, bias=False)
+    path = tmp_path / "linear.pte"
+    got = lowered(linear, x, "portable", path)(x).float()
+    eager = linear(x).float()
+    exact = nn.functional.linear(x.float(), linear.weight.dequantize().float())
+    assert (got - exact).norm() <= 1.05 * (eager - exact).norm()
+    assert path.stat().st_size < 0.75 * 2 * 128 * 256
 
 
 class Convolution(nn.Module):

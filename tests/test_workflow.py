@@ -264,12 +264,12 @@ def test_unknown_targets(workspace: Workspace, target: str, parts: list[str]) ->
 
 
 def test_a_wrong_configuration(workspace: Workspace) -> None:
-    workspace.data["variants"][1]["scheme"] = ["8da4w"]
+    workspace.data["variants"][0]["dtype"] = ["bf16"]
     result = workspace.snakemake("--dry-run")
     assert result.code == 2
     assert "Traceback" not in result.output
-    assert "error: config/matrix.yaml: variants[1]: portable-fp32-8da4w" in result.output
-    assert "no portable kernel" in result.output
+    assert "error: config/matrix.yaml: variants[0]: xnnpack-bf16-none" in result.output
+    assert "partitioner delegates nothing in bf16" in result.output
 
 
 def test_a_backend_without_variants(workspace: Workspace) -> None:

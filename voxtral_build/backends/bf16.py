@@ -6,7 +6,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from voxtral_build.backends.rewrites import bias_of, linears, split_bias
+from voxtral_build.backends.rewrites import bias_of, cast_to, linears, split_bias
 
 
 def add_up_in_float32(program: ExportedProgram) -> None:
@@ -37,15 +37,10 @@ def _compute_in_float32(node: Node) -> None:
     graph = node.graph
     with graph.inserting_before(node):
         for argument in node.all_input_nodes:
-            node.replace_input_with(argument, _cast(argument, torch.float32))
-    with graph.inserting_after(node):
-        back = _cast(node, torch.bfloat16)
-    back.meta = dict(node.meta)
+            node.replace_input_with(argument, cast_to(argument, torch.float32))
+    bf16 = dict(node.meta)
     node.meta["val"] = node.meta["val"].float()
+    with graph.inserting_after(node):
+        back = cast_to(node, torch.bfloat16)
+    back.meta = bf16
     node.replace_all_uses_with(back, delete_user_cb=lambda user: user is not back)
-
-
-def _cast(node: Node, dtype: torch.dtype) -> Node:
-    cast = node.graph.call_function(torch.ops.aten.to.dtype, (node, dtype))
-    cast.meta["val"] = node.meta["val"].to(dtype)
-    return cast

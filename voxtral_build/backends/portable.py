@@ -19,23 +19,18 @@ class PortableBackend(Backend):
     description = "any CPU, by ExecuTorch's kernels alone: the least to port, and the slowest"
     capability: ClassVar = Capability(
         dtypes=("fp32", "bf16"),
-        linear={"none": "any"},
+        linear=dict.fromkeys(("none", "4w", "8w", "8da4w", "8da8w"), "any"),
         embedding={"none": "any", "4w": "any", "8w": "any"},
         attention="custom_sdpa",
-        reasons={
-            **dict.fromkeys(
-                ("4w", "8w", "8da4w", "8da8w"),
-                "there is no portable kernel for torchao's choose_qparams_affine, "
-                "quantize_affine and dequantize_affine",
-            ),
-        },
     )
     delegated = "nothing"
     delegate = None
 
     def prepare(self, program: ExportedProgram) -> None:
         from voxtral_build.backends.bf16 import add_up_in_float32
+        from voxtral_build.backends.packed_linears import rewrite_quantized_linears
 
+        rewrite_quantized_linears(program)
         add_up_in_float32(program)
 
     def partitioners(self, method: str) -> Sequence[Any]:

@@ -28,3 +28,17 @@ def split_bias(linear: Node) -> None:
     add.meta = dict(linear.meta)
     linear.replace_all_uses_with(add, delete_user_cb=lambda user: user is not add)
     linear.args = linear.args[:2]
+
+
+def is_dequantization(node: Node) -> bool:
+    """Whether it is torchao's: of a quantized weight, or of activations."""
+    return node.target is torch.ops.torchao.dequantize_affine.default
+
+
+def cast_to(node: Node, dtype: torch.dtype) -> Node:
+    """The node, or at the insertion point of its graph a cast of it."""
+    if node.meta["val"].dtype == dtype:
+        return node
+    converted = node.graph.call_function(torch.ops.aten.to.dtype, (node, dtype))
+    converted.meta["val"] = node.meta["val"].to(dtype)
+    return converted

@@ -21,7 +21,7 @@ from executorch.backends.xnnpack.utils.quant_utils import is_dequant, tag_as_imp
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from voxtral_build.backends.rewrites import linears, split_bias
+from voxtral_build.backends.rewrites import is_dequantization, linears, split_bias
 
 
 class WeightOnlyLinearConfig(LinearConfig):  # type: ignore[misc]  # executorch has no types
@@ -57,7 +57,7 @@ def rewrite_weight_only_linears(program: ExportedProgram) -> None:
     graph = program.graph
     for linear in linears(graph):
         activation, weight = cast("list[Node]", linear.args[:2])
-        if not _is_dequantization(weight) or _is_dequantization(activation):
+        if not is_dequantization(weight) or is_dequantization(activation):
             continue
         qdata, _, scale, zero_point, dtype, low, high = weight.args[:7]
         with graph.inserting_before(linear):
@@ -70,7 +70,3 @@ def rewrite_weight_only_linears(program: ExportedProgram) -> None:
         split_bias(linear)
     graph.eliminate_dead_code()
     program.graph_module.recompile()
-
-
-def _is_dequantization(node: Node) -> bool:
-    return node.target is torch.ops.torchao.dequantize_affine.default
