@@ -1,7 +1,8 @@
 # Voxtral Realtime checkpoints as ExecuTorch programs.
 #
-#   snakemake                                     every variant of config/matrix.yaml
+#   snakemake                                     every variant that this host can lower
 #   snakemake xnnpack                             one backend
+#   snakemake graphs                              all that can be made here of the others
 #   snakemake artifacts/<variant>/report.json     one variant
 #
 #   build/checkpoint/           what everything is made from
@@ -40,6 +41,10 @@ include: "workflow/rules/catalog.smk"
 report: "workflow/report/workflow.rst"
 
 
+onstart:
+    tell_what_is_not_built_here()
+
+
 onerror:
     catalog_of_what_is_there()
 
@@ -48,24 +53,31 @@ rule all:
     default_target: True
     input:
         "build/inventory.json",
-        artifacts,
+        artifacts_of_this_host,
         "catalog/index.html",
     localrule: True
     message:
-        "all variants are built and validated"
+        "all variants that can be lowered here are built and checked"
 
 
-rule xnnpack:
+# What can be made on any host of variants that another one has to lower.
+rule graphs:
     input:
-        xnnpack_artifacts,
+        graph_files,
+        weights_files,
     localrule: True
     message:
-        "all xnnpack variants are built and validated"
+        "all graphs are exported, and all weights quantized"
 
 
-rule portable:
-    input:
-        portable_artifacts,
-    localrule: True
-    message:
-        "all portable variants are built and validated"
+# `snakemake xnnpack` and so on.
+for backend in BACKENDS:
+
+    rule:
+        name:
+            backend
+        input:
+            lambda wildcards, backend=backend: backend_artifacts(backend),
+        localrule: True
+        message:
+            f"all {backend} variants are built and checked"

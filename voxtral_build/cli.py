@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from voxtral_build import listing
+from voxtral_build import listing, support
 from voxtral_build.axes import COMPONENTS, Component, Dtype, Method, Mode, UnitMode
-from voxtral_build.backends import BACKENDS, attention_families
+from voxtral_build.backends import BACKENDS, attention_families, require_host
 from voxtral_build.catalog.collect import collect
 from voxtral_build.catalog.entries import json_schema as catalog_schema
 from voxtral_build.errors import BuildError, ConfigError
@@ -118,6 +118,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _lower(args: argparse.Namespace) -> None:
+    require_host(args.backend)  # before torch is imported
     unit = Unit(args.backend, args.dtype, args.method, args.mode, args.quant)
     _step("lower")(
         checkpoint=args.checkpoint,
@@ -184,6 +185,11 @@ def _inspect(args: argparse.Namespace) -> None:
 def _list(args: argparse.Namespace) -> None:
     table = listing.rows(collect(Matrix.load(args.config), args.artifacts))
     print(listing.as_json(table) if args.json else listing.as_text(table))
+
+
+def _backends(args: argparse.Namespace) -> None:
+    schemes = Matrix.load(args.config).schemes
+    print(support.as_json(schemes) if args.json else support.as_text(schemes))
 
 
 def _bench(args: argparse.Namespace) -> None:
@@ -257,6 +263,10 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = add("list", _list, "show the matrix and what is built of it")
     _add_matrix(sub)
+    sub.add_argument("--json", action="store_true", help="for programs")
+
+    sub = add("backends", _backends, "show what each backend takes, and what this host can lower")
+    _add_config(sub)
     sub.add_argument("--json", action="store_true", help="for programs")
 
     sub = add("footprint", _footprint, "show the memory that each variant takes")
@@ -425,8 +435,12 @@ def _add_clips(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--clips", type=Path, metavar="DIR", help="recordings and words.tsv")
 
 
-def _add_matrix(sub: argparse.ArgumentParser) -> None:
+def _add_config(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--config", type=Path, default=Path("config/matrix.yaml"), metavar="FILE")
+
+
+def _add_matrix(sub: argparse.ArgumentParser) -> None:
+    _add_config(sub)
     sub.add_argument("--artifacts", type=Path, default=Path("artifacts"), metavar="DIR")
 
 

@@ -15,7 +15,8 @@ class Row:
 
     Attributes:
         host: where its units can be lowered.
-        status: not built; built (no report yet); validated; failed.
+        status: not built; built (no report yet); validated; inspected (read back, not run);
+            failed.
         size_bytes: of model.pte.
         bits_per_weight: of what is in it, scales and what backends keep beside them included.
         top1_agreement: share of positions where the likeliest token is that of the model in

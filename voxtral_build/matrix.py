@@ -210,10 +210,9 @@ class Matrix(StrictModel):
     def _check_possible(self, cell: Variant, at: tuple[str | int, ...]) -> None:
         capability = BACKENDS[cell.backend].capability
         for objection in capability.objections(cell.dtype, self.schemes[cell.scheme]):
-            reason = objection.reason or f"{cell.backend} does not take it"
             is_dtype = objection.what == "dtype"
             raise mistake(
-                f"{cell.slug} cannot be built: {reason}",
+                f"{cell.slug} cannot be built: {objection.sentence(cell.backend)}",
                 got=f"{objection.what} {objection.got} with backend {cell.backend}",
                 allowed=f"{objection.what} {objection.allowed}",
                 next_step="give this backend a product of its own, or add to this one "

@@ -150,7 +150,12 @@ class Report(StrictModel):
     """All of it. What could not be measured is None; then a gate says so."""
 
     variant: str
-    status: Literal["validated", "failed"]
+    status: Literal["validated", "inspected", "failed"] = Field(
+        description="inspected: read back and right, but not run, as `not_run` says."
+    )
+    not_run: str | None = Field(
+        default=None, description="Why the program could not be run where it was looked at."
+    )
     gates: list[Outcome] = Field(description="In the order of their checking.")
     manifest_sha256: str = Field(description="The manifest of the artifact that was measured.")
     model_bytes: int

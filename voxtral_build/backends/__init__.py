@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from voxtral_build.backends.base import Backend
 from voxtral_build.backends.portable import PortableBackend
 from voxtral_build.backends.xnnpack import XnnpackBackend
+from voxtral_build.errors import BuildError
 
 if TYPE_CHECKING:
     from voxtral_build.model.attention import AttentionFamily
@@ -17,6 +18,24 @@ KERNELS_ONLY = PortableBackend()
 BACKENDS: dict[str, Backend] = {
     backend.name: backend for backend in (XnnpackBackend(), KERNELS_ONLY)
 }
+
+
+def require_host(name: str) -> None:
+    """Refuse to lower for a backend where that cannot work.
+
+    Raises:
+        BuildError: says what this machine lacks, and which would do.
+    """
+    backend = BACKENDS[name]
+    missing = backend.missing()
+    if missing is not None:
+        raise BuildError(
+            f"{name} cannot be lowered on this host",
+            got=missing,
+            allowed=backend.capability.host,
+            next_step=f"run `snakemake {name}` there; what comes before is made on any host by "
+            "`snakemake graphs`",
+        )
 
 
 def attention_families() -> tuple[str, ...]:

@@ -37,6 +37,11 @@ class Capability:
     host: str = ANYWHERE
     reasons: Mapping[str, str] = field(default_factory=dict)
 
+    def takes(self, dtype: Dtype, quant: Quant, *, embedding: bool) -> bool:
+        """Whether a layer can be had so."""
+        groups = (self.embedding if embedding else self.linear).get(quant.type)
+        return dtype in self.dtypes and groups is not None and _sizes(quant, groups) is None
+
     def objections(self, dtype: Dtype, scheme: Scheme) -> Iterator[Objection]:
         """What of a cell is not possible."""
         if dtype not in self.dtypes:
@@ -70,3 +75,7 @@ class Objection:
     got: str
     allowed: str
     reason: str | None
+
+    def sentence(self, backend: str) -> str:
+        """The reason, or what there is to say where none is known."""
+        return self.reason or f"{backend} does not take {self.what} {self.got}"

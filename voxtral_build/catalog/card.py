@@ -32,16 +32,17 @@ T = TypeVar("T")
 # Mistral's, of the releases that are known; of any other checkpoint nothing is.
 LICENSE, NO_LICENSE = "apache-2.0", "unknown"
 _LONGEST = 300  # characters of a text from data
+_RIGHT = ("validated", "inspected")
 _REPOSITORY_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 def artifact_card(entry: Entry) -> str:
-    """README.md of a validated artifact's folder.
+    """README.md of the folder of an artifact that was validated or, not run, inspected.
 
     Raises:
-        BuildError: it is not validated.
+        BuildError: it is neither.
     """
-    known = _validated(entry)
+    known = _right(entry)
     return _render(
         "artifact",
         metadata=_metadata([known], name=entry.variant),
@@ -57,17 +58,19 @@ def artifact_card(entry: Entry) -> str:
 
 def repository_card(catalog: Catalog) -> str:
     """README.md of a repository that holds the validated artifacts of a catalog."""
-    validated = [_validated(entry) for entry in catalog.entries if entry.status == "validated"]
+    right = [_right(entry) for entry in catalog.entries if entry.status in _RIGHT]
+    validated = [known for known in right if known.entry.status == "validated"]
     return _render(
         "repository",
-        metadata=_metadata(validated, name="voxtral-realtime-executorch"),
+        metadata=_metadata(right, name="voxtral-realtime-executorch"),
         variants=validated,
-        licensed=bool(_bases(validated)),
-        checkpoints=_distinct(variant.provenance.checkpoint for variant in validated),
+        inspected=[known for known in right if known.entry.status == "inspected"],
+        licensed=bool(_bases(right)),
+        checkpoints=_distinct(variant.provenance.checkpoint for variant in right),
         words=_distinct(_clip_set(variant.report) for variant in validated),
         machines=_distinct(_machine(variant.report) for variant in validated),
         choices=_choices(validated),
-        absent=[entry for entry in catalog.entries if entry.status != "validated"],
+        absent=[entry for entry in catalog.entries if entry.status not in _RIGHT],
     )
 
 
@@ -82,7 +85,7 @@ def base_model(checkpoint: Checkpoint) -> str | None:
     return name if is_known else None
 
 
-class _Validated(NamedTuple):
+class _Right(NamedTuple):
     """An entry whose parts are there."""
 
     entry: Entry
@@ -90,22 +93,22 @@ class _Validated(NamedTuple):
     provenance: Provenance
 
 
-def _validated(entry: Entry) -> _Validated:
-    if entry.status != "validated":
+def _right(entry: Entry) -> _Right:
+    if entry.status not in _RIGHT:
         fault = f"status {entry.status}"
     elif entry.report is None or entry.provenance is None:
         fault = "no report, or no manifest"
-    elif entry.report.status != "validated" or entry.failures:
+    elif entry.report.status != entry.status or entry.failures:
         fault = "a report that says otherwise"
     elif entry.report.manifest_sha256 != entry.provenance.manifest_sha256:
         fault = "a report on another manifest"
     else:
-        return _Validated(entry, entry.report, entry.provenance)
+        return _Right(entry, entry.report, entry.provenance)
     failures = "".join(f"; {outcome}" for outcome in entry.failures)
     raise BuildError(
         f"{entry.variant} gets no card",
         got=fault + failures,
-        allowed="a validated artifact: its card tells what was measured, and that it passed",
+        allowed="a validated or inspected artifact: a card tells what was found, all of it right",
         next_step=f"build and validate it: `snakemake artifacts/{entry.variant}/report.json`",
     )
 
@@ -113,7 +116,7 @@ def _validated(entry: Entry) -> _Validated:
 # --- front matter ------------------------------------------------------------------------
 
 
-def _metadata(variants: Sequence[_Validated], name: str) -> _Markdown:
+def _metadata(variants: Sequence[_Right], name: str) -> _Markdown:
     """The YAML block of variants that are published together."""
     bases = _bases(variants)
     results = [result for variant in variants if (result := _word_errors(variant))]
@@ -134,13 +137,13 @@ def _metadata(variants: Sequence[_Validated], name: str) -> _Markdown:
     return _Markdown(data.to_yaml())
 
 
-def _bases(variants: Iterable[_Validated]) -> list[str]:
+def _bases(variants: Iterable[_Right]) -> list[str]:
     """Models on the Hub, if all variants are made from some."""
     bases = _distinct(base_model(variant.provenance.checkpoint) for variant in variants)
     return [base for base in bases if base is not None] if None not in bases else []
 
 
-def _tags(variants: Iterable[_Validated]) -> list[str]:
+def _tags(variants: Iterable[_Right]) -> list[str]:
     entries = [variant.entry for variant in variants]
     types = [slug.split(".")[0] for entry in entries for slug in _quantizations(entry)]
     tags = [
@@ -159,7 +162,7 @@ def _is_quantized(entry: Entry) -> bool:
     return any(slug != "none" for slug in _quantizations(entry))
 
 
-def _word_errors(variant: _Validated) -> EvalResult | None:
+def _word_errors(variant: _Right) -> EvalResult | None:
     words = variant.report.words
     if words is None or not math.isfinite(words.rate):
         return None
@@ -182,12 +185,12 @@ class _Choice(NamedTuple):
     """The best variants of a mode; None where it was measured of none."""
 
     mode: str
-    smallest: _Validated
-    closest: _Validated | None
-    fastest: _Validated | None
+    smallest: _Right
+    closest: _Right | None
+    fastest: _Right | None
 
 
-def _choices(variants: Sequence[_Validated]) -> list[_Choice]:
+def _choices(variants: Sequence[_Right]) -> list[_Choice]:
     by_mode = {
         mode: [variant for variant in variants if variant.entry.mode == mode]
         for mode in _distinct(variant.entry.mode for variant in variants)
@@ -211,9 +214,7 @@ def _real_time_factor(report: Report) -> float | None:
     return None if report.speed is None else report.speed.real_time_factor
 
 
-def _least(
-    variants: Iterable[_Validated], figure: Callable[[Report], float | None]
-) -> _Validated | None:
+def _least(variants: Iterable[_Right], figure: Callable[[Report], float | None]) -> _Right | None:
     """The one with the least figure; of equal ones, the smallest."""
     measured = [
         (value, variant)

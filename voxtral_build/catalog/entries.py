@@ -13,7 +13,7 @@ from voxtral_build.gates import Outcome
 from voxtral_build.report import Report
 from voxtral_build.strict_config import StrictModel
 
-Status = Literal["validated", "failed", "built", "not built"]
+Status = Literal["validated", "inspected", "failed", "built", "not built"]
 
 
 class FileEntry(StrictModel):
@@ -69,7 +69,9 @@ class Entry(StrictModel):
     embedding: str = Field(description="Quantization of the embedding.")
     host: str = Field(description="Where it can be lowered: any, or what that takes.")
     status: Status = Field(
-        description="validated: it passed every gate. failed: it did not. built: no report on it "
+        description="validated: it was run, and passed every gate. inspected: what was written was "
+        "read back and is right, but no runtime at hand could run it. failed: it did not pass. "
+        "built: no report on it "
         "yet. not built: there is no model."
     )
     files: dict[str, FileEntry] = Field(description="By name; empty unless there is a manifest.")

@@ -21,6 +21,14 @@ def register_kernels() -> None:
     import executorch.kernels.quantized  # noqa: F401
 
 
+def has_delegate(name: str) -> bool:
+    """Whether the runtime in this process runs a backend's delegates."""
+    register_kernels()
+    from executorch.runtime import Runtime
+
+    return bool(Runtime.get().backend_registry.is_available(name))
+
+
 class Program:
     """A `.pte` whose methods keep their caches from call to call, each its own.
 

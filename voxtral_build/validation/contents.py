@@ -54,7 +54,20 @@ def check_program(description: ProgramDescription, source: EagerSource) -> Itera
     yield condition(
         "constants", not wrong, "Runners size their buffers by them.", "; ".join(wrong) or None
     )
-    if BACKENDS[source.variant.backend].delegated != "nothing":
+    delegated = BACKENDS[source.variant.backend].delegated
+    if delegated == "everything":
+        for name, method in description.methods.items():
+            kernels = sum(method.operators.values())
+            yield Outcome(
+                gate=f"{name}.undelegated_operators",
+                figure=kernels,
+                max=0,
+                passed=kernels == 0,
+                detail=", ".join(method.operators) or None,
+                reason="The backend takes the whole method, as one delegate: what is left over "
+                "would run on the CPU, with copies to and fro.",
+            )
+    if delegated == "linears":
         for name, method in description.methods.items():
             linears = undelegated_linears(method)
             yield Outcome(

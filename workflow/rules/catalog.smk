@@ -21,8 +21,8 @@ rule catalog:
         code=step_sources("catalog"),
         templates=data_files("catalog/cards") + data_files("catalog/page"),
         matrix="build/matrix.json",
-        manifests=expand("artifacts/{variant}/manifest.json", variant=VARIANTS),
-        reports=expand("artifacts/{variant}/report.json", variant=VARIANTS),
+        manifests=manifests_of_this_host,
+        reports=reports_of_this_host,
     output:
         catalog=report(
             "catalog/catalog.json",
@@ -50,7 +50,8 @@ rule catalog:
     resources:
         mem_mb=200,
     params:
-        artifacts=lambda wildcards, input: Path(input.reports[0]).parent.parent,
+        artifacts="artifacts",
+        brought=brought_reports,
         folder=subpath(output.page, parent=True),
         versions=tool_versions("jinja2", "huggingface_hub"),
     message:

@@ -12,9 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from voxtral_build.backends import BACKENDS, KERNELS_ONLY
-from voxtral_build.errors import ConfigError
+from voxtral_build.backends import BACKENDS, KERNELS_ONLY, require_host
+from voxtral_build.errors import BuildError, ConfigError
 from voxtral_build.axes import COMPONENTS
+from voxtral_build.files import sha256
 from voxtral_build.matrix import Matrix, graph_for
 from voxtral_build.provenance import data_files, step_sources, tool_versions
 
@@ -56,7 +57,6 @@ MATRIX = read_matrix()
 ALL_UNITS = [unit for variant in MATRIX.variants for unit in MATRIX.units(variant)]
 UNITS = {unit.slug: unit for unit in ALL_UNITS}
 GRAPHS = {graph_for(unit).slug: graph_for(unit) for unit in ALL_UNITS}
-VARIANTS = [variant.slug for variant in MATRIX.variants]
 MODES = {variant.mode: variant.mode for variant in MATRIX.variants}
 WEIGHTS = {unit.weights.slug: unit.weights for unit in ALL_UNITS if unit.weights}
 
@@ -110,16 +110,25 @@ def known(what, name, items):
 # Targets.
 
 
-def artifacts(wildcards):
-    return artifact_files(MATRIX.variants)
+def missing_here(variant):
+    """What this host lacks to lower a variant; jobs that run elsewhere ask their own host."""
+    return BACKENDS[variant.backend].missing() if workflow.local_exec else None
 
 
-def xnnpack_artifacts(wildcards):
-    return backend_artifacts("xnnpack")
+def variants_of_this_host():
+    return [variant for variant in MATRIX.variants if missing_here(variant) is None]
 
 
-def portable_artifacts(wildcards):
-    return backend_artifacts("portable")
+def artifacts_of_this_host(wildcards):
+    return artifact_files(variants_of_this_host())
+
+
+def graph_files(wildcards):
+    return [f"build/graphs/{name}.pt2" for name in GRAPHS]
+
+
+def weights_files(wildcards):
+    return [weights_path(key) for key in WEIGHTS.values()]
 
 
 def backend_artifacts(backend):
@@ -133,6 +142,11 @@ def backend_artifacts(backend):
                 next_step="add one under variants in config/matrix.yaml",
             )
         )
+    if workflow.local_exec:
+        try:
+            require_host(backend)
+        except BuildError as error:
+            refuse(error)
     return artifact_files(chosen)
 
 
@@ -258,6 +272,28 @@ def card_labels(wildcards):
 
 def report_labels(wildcards):
     return {**variant_of(wildcards).axes, "file": "report"}
+
+
+def manifests_of_this_host(wildcards):
+    return [f"artifacts/{v.slug}/manifest.json" for v in variants_of_this_host()]
+
+
+def reports_of_this_host(wildcards):
+    return [f"artifacts/{v.slug}/report.json" for v in variants_of_this_host()]
+
+
+def brought_reports(wildcards):
+    """Reports of artifacts that were built on another host and copied here, by content.
+
+    As input files they would have to be made here when they are not up to date.
+    """
+    here = variants_of_this_host()
+    paths = (
+        Path(f"artifacts/{variant.slug}/report.json")
+        for variant in MATRIX.variants
+        if variant not in here
+    )
+    return [f"{path} {sha256(path)}" for path in paths if path.is_file()]
 
 
 # Flags of the stages' commands.
@@ -389,7 +425,19 @@ def validate_mb(wildcards):
     return 3000 + int(3 * checkpoint_mb() * bits / 16)
 
 
-# After a failure.
+# Before the start, and after a failure.
+
+
+def tell_what_is_not_built_here():
+    """Variants that the default target leaves out, with the host that they need."""
+    others = [variant for variant in MATRIX.variants if missing_here(variant)]
+    for name in dict.fromkeys(variant.backend for variant in others):
+        count = sum(variant.backend == name for variant in others)
+        host, missing = BACKENDS[name].capability.host, BACKENDS[name].missing()
+        print(
+            f"{name}: {count} variants are not built here; they need {host} ({missing})",
+            file=sys.stderr,
+        )
 
 
 def catalog_of_what_is_there():

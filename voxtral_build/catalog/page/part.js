@@ -239,6 +239,15 @@ function lead(entry) {
         gates("Failed gates", failed),
         html("p", { class: "note" }, "It is not published. What was measured of it follows below."),
       );
+    case "inspected":
+      return section(
+        "Read back, not run",
+        html(
+          "p",
+          `It was not run: ${entry.report.not_run}. What was written was read back and held against `,
+          "the graph and the weights that it was lowered from.",
+        ),
+      );
     case "built":
       return section(
         "No report yet",
