@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 import torch
 from torch import nn
 
+from tests.factory import SCHEMES
+from voxtral_build import support
 from voxtral_build.backends import BACKENDS
 from voxtral_build.backends.lowering import lower_program
 from voxtral_build.pte.inspect import describe, undelegated_linears
