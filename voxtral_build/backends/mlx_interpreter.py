@@ -75,6 +75,8 @@ class Interpreter:
 
         Raises:
             ValueError: the inputs are not those of the method.
+            NotImplementedError: an instruction asks for what is not known here.
+            RuntimeError, TypeError: an instruction cannot be computed.
         """
         program = self._program
         if len(inputs) != len(program.inputs):
@@ -123,12 +125,13 @@ class Interpreter:
 def _perform(instruction: Instruction, arguments: dict[str, Any]) -> Any:
     try:
         return OPERATIONS[instruction.op](**arguments)
-    except (RuntimeError, TypeError) as error:
-        shapes = {
+    except Exception as error:
+        shown = {
             name: tuple(value.shape) if isinstance(value, Tensor) else value
             for name, value in arguments.items()
         }
-        raise RuntimeError(f"{instruction.op} of {shapes}: {error}") from error
+        error.add_note(f"in {instruction.op} of {shown}")
+        raise
 
 
 def _promote(*tensors: Tensor) -> list[Tensor]:

@@ -246,16 +246,22 @@ def operation_faults(written: MlxProgram, program: ExportedProgram) -> Iterator[
 def run_beside(method: str, written: MlxProgram, program: ExportedProgram) -> Iterator[Outcome]:
     """Run the instructions and the graph on the same inputs, call after call."""
     calls = list(example_calls(method, written, program))
+    reason = "Both compute in float32: only the order of additions may differ."
     wide = _outputs(Eager(program, wide=True), calls)
-    difference = (_outputs(Interpreter(written, wide=True), calls) - wide).abs().max()
-    figure = float(difference / wide.abs().max().clamp(min=1))
+    try:
+        got = _outputs(Interpreter(written, wide=True), calls)
+    except (PteError, RuntimeError, TypeError) as error:
+        what = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        yield condition(f"{method}.mlx_difference", False, reason, what)
+        return
+    figure = float((got - wide).abs().max() / wide.abs().max().clamp(min=1))
     yield Outcome(
         gate=f"{method}.mlx_difference",
         figure=figure,
         max=LARGEST_DIFFERENCE,
         passed=figure <= LARGEST_DIFFERENCE,
         detail=f"{len(calls)} calls",
-        reason="Both compute in float32: only the order of additions may differ.",
+        reason=reason,
     )
     if torch.bfloat16 not in {meta.dtype for meta in written.meta.values()}:
         return
