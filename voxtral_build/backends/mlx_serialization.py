@@ -1,9 +1,9 @@
 """The generated Python files of ExecuTorch's MLX backend, which the Linux wheel lacks.
 
 The wheel ships what they are generated from (`backends/mlx/serialization/schema.fbs`), the
-generator (`generate.py`) and flatc. They are made once into a cache folder of ours; nothing
-is written into site-packages. `install` puts them where `executorch.backends.mlx` imports
-them from.
+generator (`generate.py`) and flatc. They are made once into a cache folder of ours, to the
+byte as the macOS wheel has them; nothing is written into site-packages. `install` puts them
+where `executorch.backends.mlx` imports them from.
 """
 
 from __future__ import annotations
