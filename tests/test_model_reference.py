@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests import transformers_reference
+from tests import mps_ops, transformers_reference
 from tests.models import checkpoint, eager, random_embeds, random_mel, stream_decode, stream_encode
 from voxtral_build import sound
 from voxtral_build.audio import log_mel
-from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
+from voxtral_build.model.attention import FAMILIES
 from voxtral_build.model.config import AudioParams
 from voxtral_build.settings import Settings
 
 DATA = Path(__file__).parent / "data"
 TOLERANCE = 1e-4
-FAMILIES = pytest.mark.parametrize("family", [CUSTOM_SDPA, STANDARD], ids=lambda f: f.name)
+EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def reference() -> transformers_reference.Reference:
     return transformers_reference.Reference(checkpoint())
 
 
-@FAMILIES
+@EACH_FAMILY
 @pytest.mark.parametrize("frames", [8, 40, 48, 400])  # 20 encoder frames of window: mel 40
 @torch.no_grad()
 def test_offline_audio_embeds_equal_the_reference(reference, family, frames):
@@ -34,7 +34,7 @@ def test_offline_audio_embeds_equal_the_reference(reference, family, frames):
     torch.testing.assert_close(ours, reference.audio_embeds(mel), atol=TOLERANCE, rtol=0)
 
 
-@FAMILIES
+@EACH_FAMILY
 @torch.no_grad()
 def test_streaming_audio_embeds_equal_the_reference_past_five_ring_wraps(reference, family):
     mel = random_mel(480)  # 240 encoder frames in a ring of 40
@@ -44,7 +44,7 @@ def test_streaming_audio_embeds_equal_the_reference_past_five_ring_wraps(referen
     )
 
 
-@FAMILIES
+@EACH_FAMILY
 @pytest.mark.parametrize("mode", ["offline", "streaming"])
 @pytest.mark.parametrize("delay", [2, 6, 30])
 @torch.no_grad()
@@ -60,7 +60,7 @@ def test_logits_equal_the_reference_at_any_delay(reference, family, mode, delay)
     )
 
 
-@FAMILIES
+@EACH_FAMILY
 @pytest.mark.parametrize("mode", ["offline", "streaming"])
 @torch.no_grad()
 def test_logits_equal_the_reference_past_the_window(reference, family, mode):

@@ -90,9 +90,12 @@ class MethodBuilder:
 
         Audio is bounded by what the decoder can take: `max_seq_len` tokens.
         """
-        tokens = Dim("tokens", min=1, max=self.runtime.max_seq_len)
+        longest, chunk = self.runtime.max_seq_len, self.config.mel_frames_per_token
+        tokens = Dim("tokens", min=1, max=longest)
         if method == "audio_encoder":
-            return {"mel": {2: self.config.mel_frames_per_token * tokens}}
+            if self.attention.symbolic_sizes:
+                return {"mel": {2: Dim.AUTO(min=chunk, max=chunk * longest)}}
+            return {"mel": {2: chunk * tokens}}
         if method == "text_decoder":
             seq_len = Dim("seq_len", min=1, max=self.runtime.decode_bound)
             return {"input_embeds": {1: seq_len}, "cache_position": {0: seq_len}}

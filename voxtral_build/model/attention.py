@@ -8,7 +8,7 @@ cache that the attention family pairs with the kernel; the result is (B, T, H * 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,9 @@ from voxtral_build.model.kv_cache import (
 # Finite, so that a kernel that meets a block of masked keys computes exp(0) - to be scaled
 # away later - and not exp(-inf + inf), which is NaN.
 MASKED = -1e9
+# A power of two, so that bf16 holds it: -1e9 rounded to bf16 is above -1e9, from where on
+# ExecuTorch's Metal kernel leaves masked keys out.
+_MPS_MASKED = -(2.0**30)
 
 
 class KeyValues(Protocol):
@@ -107,10 +110,35 @@ class StandardSDPA(nn.Module):
         self, positions: Positions, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
     ) -> Tensor:
         batch, length = q.shape[:2]
-        y = F.scaled_dot_product_attention(
-            q.transpose(1, 2), k, v, attn_mask=mask, enable_gqa=self.enable_gqa
-        )
+        y = self.attend(q.transpose(1, 2), k, v, mask)
         return y.transpose(1, 2).reshape(batch, length, self.dim)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """q (B, H, T, D), k and v (B, G, S, D) -> (B, H, T, D)."""
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, enable_gqa=self.enable_gqa
+        )
+
+
+class MpsSDPA(StandardSDPA):
+    """Attention by the kernel that PyTorch has for MPS: keys and values [B, G, S, D].
+
+    It reads each key/value head for all query heads of its group, without copies of it, and
+    the mask as numbers of the queries' dtype, whatever dtype the mask has
+    (https://github.com/pytorch/executorch/pull/17997).
+    """
+
+    def make_mask(self, positions: Positions, kv: KeyValues, dtype: torch.dtype) -> Tensor:
+        """(T, S) additive mask of `dtype`; finite, since -inf came out as an empty transcript
+        (https://github.com/pytorch/executorch/pull/19695)."""
+        seen = visible(positions.absolute, kv.key_positions(positions), kv.window)
+        return torch.where(seen, 0.0, max(_MPS_MASKED, torch.finfo(dtype).min)).to(dtype)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        y, _ = torch.ops.aten._scaled_dot_product_attention_math_for_mps(
+            q, k, v, mask, enable_gqa=self.enable_gqa
+        )
+        return cast("Tensor", y)
 
 
 @dataclass(frozen=True)
@@ -124,6 +152,9 @@ class AttentionFamily:
         ring_cache: cache of the streaming mode, decoder and encoder.
         scalar_start: whether the classes want the start position as a scalar; compilers
             that can't carry a data-dependent scalar get tensors only.
+        symbolic_sizes: whether an input's size that varies has to be a symbol of its own,
+            and not a multiple of one: code that AOTInductor generates learns the sizes of
+            its inputs only.
     """
 
     name: str
@@ -131,6 +162,7 @@ class AttentionFamily:
     flat_cache: type[KVCache | StaticKVCache]
     ring_cache: type[RingKVCache | StandardRingKVCache]
     scalar_start: bool
+    symbolic_sizes: bool
 
     def sequence(self, window: int | None) -> SequenceKV:
         """Keys and values of a whole sequence, in the layout of `sdpa`."""
@@ -143,8 +175,23 @@ class AttentionFamily:
         return Positions(absolute, None)
 
 
-CUSTOM_SDPA = AttentionFamily("custom_sdpa", SDPA, KVCache, RingKVCache, scalar_start=True)
-STANDARD = AttentionFamily(
-    "standard", StandardSDPA, StaticKVCache, StandardRingKVCache, scalar_start=False
+CUSTOM_SDPA = AttentionFamily(
+    "custom_sdpa", SDPA, KVCache, RingKVCache, scalar_start=True, symbolic_sizes=False
 )
-FAMILIES = {family.name: family for family in (CUSTOM_SDPA, STANDARD)}
+STANDARD = AttentionFamily(
+    "standard",
+    StandardSDPA,
+    StaticKVCache,
+    StandardRingKVCache,
+    scalar_start=False,
+    symbolic_sizes=True,
+)
+MPS_MATH = AttentionFamily(
+    "mps_math",
+    MpsSDPA,
+    StaticKVCache,
+    StandardRingKVCache,
+    scalar_start=False,
+    symbolic_sizes=True,
+)
+FAMILIES = {family.name: family for family in (CUSTOM_SDPA, STANDARD, MPS_MATH)}
