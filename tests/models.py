@@ -8,8 +8,10 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 from voxtral_build.axes import COMPONENT_OF, Method, Mode
+from voxtral_build.graph import bind_weights, export_method
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import CUSTOM_SDPA, AttentionFamily
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
@@ -52,15 +54,30 @@ def eager(
     settings: Settings = SETTINGS,
     attention: AttentionFamily = CUSTOM_SDPA,
     quant: Quant = NONE,
+    dtype: torch.dtype = torch.float32,
 ) -> nn.Module:
-    """A method with the checkpoint's weights in float32."""
+    """A method with the checkpoint's weights."""
     build = builder(folder, mode, settings, attention)
     model, component = build.meta_model(), COMPONENT_OF[method]
-    tensors = read_tensors(folder, parameter_names(model, component), torch.float32)
+    tensors = read_tensors(folder, parameter_names(model, component), dtype)
     for name in quantized_names(model, component, quant):
         tensors[name] = quantize_tensor(tensors[name], quant)
-    (module,) = build.build([method], tensors, torch.float32)
+    (module,) = build.build([method], tensors, dtype)
     return module
+
+
+def bound(
+    folder: Path,
+    method: Method,
+    mode: Mode,
+    attention: AttentionFamily,
+    quant: Quant,
+    dtype: torch.dtype = torch.float32,
+) -> ExportedProgram:
+    """A method's graph, exported without weights, and its weights."""
+    program = export_method(builder(folder, mode, attention=attention), method, quant, dtype)
+    module = eager(folder, method, mode, attention=attention, quant=quant, dtype=dtype)
+    return bind_weights(program, module)
 
 
 def random_mel(frames: int, seed: int = 0) -> torch.Tensor:

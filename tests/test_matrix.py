@@ -13,9 +13,9 @@ import pytest
 from voxtral_build.backends import BACKENDS
 from voxtral_build.errors import ConfigError
 from voxtral_build.matrix import Matrix, graph_for, json_schema
-from voxtral_build.quant import QUANT_TYPES, Quant
+from voxtral_build.quant import QUANT_TYPES, Quant, Scheme
 from voxtral_build.settings import Settings
-from voxtral_build.variants import Variant
+from voxtral_build.variants import Unit, Variant, WeightsKey
 
 Data = dict[str, Any]
 
@@ -79,10 +79,48 @@ def test_an_unquantized_unit_has_no_weights_of_its_own(matrix_data: Data) -> Non
 
 
 @pytest.mark.parametrize(
-    "slug", ["none", "8da4w.g32", "8da4w.g64.hqq", "4w.axis", "8w.axis.skip", "8da8w.g128.hqq.skip"]
+    "slug",
+    [
+        "none",
+        "8da4w.g32",
+        "8da4w.g64.hqq",
+        "4w.axis",
+        "8w.axis.skip",
+        "8da8w.g128.hqq.skip",
+        "fpa4w.g32",
+        "4w.g64.hqq.skip.tile_packed_to_4d",
+    ],
 )
 def test_quantization_slugs_round_trip(slug: str) -> None:
     assert Quant.parse(slug).slug == slug
+
+
+def test_packing_changes_neither_weights_nor_graph() -> None:
+    packed = Quant.parse("4w.g32.hqq.tile_packed_to_4d")
+    assert packed.values == Quant.parse("4w.g32.hqq")
+    assert packed.layout == Quant.parse("4w.g32")
+    unit = Unit("cuda", "bf16", "text_decoder", "streaming", packed)
+    assert unit.weights == WeightsKey("decoder", "bf16", packed.values)
+    assert graph_for(unit).quant == packed.layout
+
+
+@pytest.mark.parametrize(("size", "possible"), [(32, True), (256, True), (0, False), (96, False)])
+def test_cuda_packs_groups_that_its_kernel_is_made_for(size: int, possible: bool) -> None:
+    packed = {"type": "4w", "group_size": size, "packing_format": "tile_packed_to_4d"}
+    scheme = Scheme.model_validate({"encoder": packed, "decoder": "none", "embedding": "none"})
+    objections = list(BACKENDS["cuda"].capability.objections("bf16", scheme))
+    assert bool(objections) != possible
+    for objection in objections:
+        assert objection.what == "encoder packing_format"
+        assert objection.allowed == "group_size: 32, 64, 128, 256"
+        assert "kernel" in str(objection.reason)
+
+
+def test_an_embedding_is_not_packed() -> None:
+    packed = {"type": "4w", "packing_format": "tile_packed_to_4d"}
+    scheme = Scheme.model_validate({"encoder": "none", "decoder": "none", "embedding": packed})
+    (objection,) = BACKENDS["cuda"].capability.objections("bf16", scheme)
+    assert (objection.what, objection.allowed) == ("embedding packing_format", "plain")
 
 
 def test_group_size_defaults_to_the_type() -> None:
@@ -100,7 +138,9 @@ def test_group_size_defaults_to_the_type() -> None:
         "8da4w.g33",
         "none.g32",
         "9w.axis",
-        "fpa4w.g32",
+        "4w.g32.tile_packed_to_4d.skip",
+        "8w.axis.tile_packed_to_4d",
+        "none.tile_packed_to_4d",
         "8w.axis.skip.hqq",
     ],
 )
@@ -210,10 +250,17 @@ def top(**values: object) -> Callable[[Data], None]:
             decoder("4w"),
             ["xnnpack-fp32-8da4w-offline cannot be built", "float activations", "8da4w"],
         ),
-        (decoder("fpa4w"), ["schemes.8da4w.decoder.type: fpa4w", "Metal"]),
+        (
+            decoder("fpa4w"),
+            ["xnnpack-fp32-8da4w-offline cannot be built", "Metal", "got:     decoder quant"],
+        ),
         (
             decoder({"type": "8da4w", "packing_format": "tile_packed_to_4d"}),
-            ["schemes.8da4w.decoder.packing_format", "CUDA"],
+            ["schemes.8da4w.decoder.packing_format: 8da4w cannot be packed so", "allowed: plain"],
+        ),
+        (
+            decoder({"type": "4w", "group_size": 0, "packing_format": "tile_packed_to_4d"}),
+            ["xnnpack-fp32-8da4w-offline cannot be built", "CUDA", "packing_format plain"],
         ),
         (
             decoder({"type": "8da4w", "group_size": 33}),
@@ -288,7 +335,7 @@ def test_capabilities_speak_of_known_types_and_give_reasons() -> None:
         for name in capability.reasons:
             kind, _, groups = name.partition(" ")
             if groups:
-                assert capability.linear[kind] != "any"
+                assert (capability.linear | capability.packing)[kind] != "any"
             else:
                 assert name not in (*capability.dtypes, *capability.linear)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests import mps_ops, transformers_reference
+from tests import transformers_reference
 from tests.models import checkpoint, eager, random_embeds, random_mel, stream_decode, stream_encode
 from voxtral_build import sound
 from voxtral_build.audio import log_mel

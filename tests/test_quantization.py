@@ -12,19 +12,21 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
+from torchao.experimental.quant_api import _quantize
 from torchao.quantization import (
     Int8DynamicActivationIntxWeightConfig,
     IntxWeightOnlyConfig,
     quantize_,
 )
 from torchao.quantization.granularity import PerAxis, PerGroup
+from torchao.quantization.quant_primitives import _choose_qparams_and_quantize_affine_hqq
 
 from tests.models import ONE_LAYER, builder, checkpoint
 from voxtral_build.axes import COMPONENTS
 from voxtral_build.errors import BuildError, ConfigError
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.quant import QUANT_TYPES, Quant
-from voxtral_build.quantization import placeholder, quantize_tensor, quantized_names
+from voxtral_build.quantization import placeholder, quantize_tensor, quantized_names, zeros
 from voxtral_build.quantized_file import ComponentFile, pack_int4, unpack_int4
 from voxtral_build.row_blocks import BLOCK_VALUES, Pool, blocks, read_rows
 from voxtral_build.steps import quantize
@@ -39,6 +41,8 @@ QUANTS = [
     for grouping in ("g32", "axis")
     for algorithm in ("", ".hqq")
 ]
+SYMMETRIC = [quant for quant in QUANTS if not quant.zeros]
+WITH_ZEROS = [quant for quant in QUANTS if quant.zeros]
 EMBEDDING_QUANTS = [quant for quant in QUANTS if QUANT_TYPES[quant.type].embedding]
 
 
@@ -65,7 +69,7 @@ def expected_error(bits: int, group: int) -> float:
     return math.sqrt(mean_square_of_max / half**2 / 12 * (1 + 2 / group))
 
 
-@pytest.mark.parametrize("quant", QUANTS, ids=slug)
+@pytest.mark.parametrize("quant", SYMMETRIC, ids=slug)
 def test_error_is_what_rounding_gaussian_weights_gives(quant):
     weight = gaussian(256, 1024)
     error = float((quantize_tensor(weight, quant).dequantize() - weight).norm() / weight.norm())
@@ -75,7 +79,7 @@ def test_error_is_what_rounding_gaussian_weights_gives(quant):
     assert low * expected <= error <= 1.02 * expected
 
 
-@pytest.mark.parametrize("quant", [q for q in QUANTS if q.algorithm == "affine"], ids=slug)
+@pytest.mark.parametrize("quant", [q for q in SYMMETRIC if q.algorithm == "affine"], ids=slug)
 def test_values_are_the_nearest_of_a_symmetric_grid(quant):
     """Against the closed form: s = max |w| / (steps / 2), q the nearest to w / s."""
     rows, width = 16, 96
@@ -92,7 +96,47 @@ def test_values_are_the_nearest_of_a_symmetric_grid(quant):
     assert torch.count_nonzero(quantized.zero_point) == 0
 
 
-@pytest.mark.parametrize("quant", [q for q in QUANTS if q.type != "8da4w"], ids=slug)
+@pytest.mark.parametrize("quant", WITH_ZEROS, ids=slug)
+def test_with_zeros_values_reach_from_the_least_to_the_greatest(quant):
+    """16 steps between them, and never further off than half a step (affine)."""
+    weight = gaussian(16, 128) + 3  # far from symmetric
+    quantized = quantize_tensor(weight, quant)
+    groups = weight.view(16, -1, quant.group_size or 128)
+    least, greatest = groups.amin(-1), groups.amax(-1)
+    assert quantized.qdata.min() == -8
+    assert quantized.qdata.max() == 7
+    if quant.algorithm == "affine":
+        torch.testing.assert_close(quantized.scale, (greatest - least) / 15, rtol=1e-5, atol=0)
+        torch.testing.assert_close(zeros(quantized), least, rtol=1e-5, atol=0)
+        off = (quantized.dequantize() - weight).abs().view(groups.shape)
+        assert torch.all(off <= 0.501 * quantized.scale.unsqueeze(-1))
+
+
+@pytest.mark.parametrize("quant", WITH_ZEROS, ids=slug)
+def test_with_zeros_torchao_does_no_better(quant):
+    """Its own for Metal: `UIntxWeightOnlyConfig`'s two ways, as its kernels dequantize them."""
+    weight = gaussian(64, 256)
+    size = quant.group_size or 256
+    if quant.algorithm == "hqq":
+        steps, scale, middle, _ = _choose_qparams_and_quantize_affine_hqq(
+            weight, group_size=size, compute_dtype=torch.float32, device="cpu", raw_output=True
+        )
+    else:
+        steps, scale, middle = _quantize(weight, size, 4, has_weight_zeros=True, signed=False)
+    theirs = (steps.view(64, -1, size) - middle.unsqueeze(-1)) * scale.unsqueeze(-1)
+    mine = quantize_tensor(weight, quant).dequantize()
+    assert (mine - weight).norm() <= 1.01 * (theirs.view(64, 256) - weight).norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("quant", WITH_ZEROS, ids=slug)
+def test_groups_of_one_value_are_that_value(quant, dtype):
+    weight = torch.tensor([0.0, -1.5, 0.375]).repeat_interleave(64).view(3, 64).to(dtype)
+    dequantized = quantize_tensor(weight, quant).dequantize()
+    torch.testing.assert_close(dequantized, weight, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("quant", [q for q in SYMMETRIC if q.type != "8da4w"], ids=slug)
 def test_torchao_quantizes_a_module_to_the_same(quant):
     """Through its public call, which takes a module and a config."""
     linear = nn.Linear(128, 48, bias=False)
@@ -138,6 +182,8 @@ def test_bf16_weights_are_quantized_as_well_as_float32_ones(quant):
     norm = weight.float().norm()
     # The values times the scales, without rounding the product to bf16 again.
     values = half.qdata.view(64, half.scale.shape[1], -1) * half.scale.float().unsqueeze(-1)
+    if quant.zeros:
+        values += (8 * half.scale.float() + zeros(half).float()).unsqueeze(-1)
     error = float((values.view(64, 256) - weight.float()).norm() / norm)
     assert error <= 1.02 * float((whole.dequantize() - weight.float()).norm() / norm) + 2**-9
 
@@ -194,6 +240,8 @@ def test_a_component_goes_through_its_file_unchanged(tmp_path, component, quant,
         if quant.algorithm == "affine":  # the search stops when all of a block has settled
             assert torch.equal(tensor.qdata, direct.qdata)
             assert torch.equal(tensor.scale, direct.scale)
+            if quant.zeros:
+                torch.testing.assert_close(zeros(tensor), zeros(direct), rtol=1e-6, atol=0)
         assert tensor._quantization_type() == direct._quantization_type()
         error = (tensor.dequantize().float() - original.float()).norm() / original.float().norm()
         assert report["weights"][name]["relative_rms_error"] == pytest.approx(float(error), 1e-4)
@@ -203,7 +251,7 @@ def test_a_component_goes_through_its_file_unchanged(tmp_path, component, quant,
     ("component", "quant"), CELLS, ids=lambda value: getattr(value, "slug", value)
 )
 def test_size_is_bits_per_weight_and_scales(tmp_path, component, quant):
-    """4 or 8 bits and a scale a group (bf16 for 8da4w, else float32); the rest in float32."""
+    """4 or 8 bits, a scale a group (bf16 for 8da4w, else float32), a zero; float32 the rest."""
     folder = checkpoint(ONE_LAYER)
     path = tmp_path / "w.safetensors"
     report = run(folder, component, quant, path)
@@ -211,13 +259,14 @@ def test_size_is_bits_per_weight_and_scales(tmp_path, component, quant):
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     expected = 0.0
     for name, shape in shapes.items():
-        if not name.endswith((".qdata", ".scale")):
+        if not name.endswith((".qdata", ".scale", ".zero")):
             expected += 4 * math.prod(shape)
     source = read_header(folder / "consolidated.safetensors").tensors
     for name, weight in report["weights"].items():
         rows, width = source[checkpoint_key(name)].shape
         scale_bits = 16 if quant.type == "8da4w" else 32
-        bits = quant.bits + scale_bits / (quant.group_size or width)
+        numbers = 2 if quant.zeros else 1
+        bits = quant.bits + numbers * scale_bits / (quant.group_size or width)
         assert weight["bits_per_weight"] == pytest.approx(bits, rel=0.02)
         expected += rows * width * bits / 8
     header = int.from_bytes(path.read_bytes()[:8], "little") + 8

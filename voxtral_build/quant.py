@@ -17,6 +17,7 @@ from voxtral_build.errors import ConfigError
 from voxtral_build.strict_config import StrictModel, mistake, suggest
 
 Algorithm = Literal["affine", "hqq"]
+PackingFormat = Literal["plain", "tile_packed_to_4d"]
 
 
 @dataclass(frozen=True)
@@ -27,29 +28,28 @@ class QuantType:
         bits: of a weight.
         group_size: the default number of weights that share a scale; 0 is per axis.
         embedding: whether an embedding can be quantized so; linears always can.
+        zeros: whether a group has a number that is added after scaling. It then reaches from
+            its least to its greatest weight, and is not symmetric about zero.
+        packing_formats: layouts that it can be packed to, besides the plain one.
     """
 
     bits: int
     group_size: int
     embedding: bool
+    zeros: bool = False
+    packing_formats: tuple[PackingFormat, ...] = ()
 
 
 QUANT_TYPES = {
     "none": QuantType(bits=0, group_size=0, embedding=True),
-    "4w": QuantType(bits=4, group_size=32, embedding=True),
+    "4w": QuantType(bits=4, group_size=32, embedding=True, packing_formats=("tile_packed_to_4d",)),
     "8w": QuantType(bits=8, group_size=0, embedding=True),
     "8da4w": QuantType(bits=4, group_size=32, embedding=False),
     "8da8w": QuantType(bits=8, group_size=0, embedding=False),
+    "fpa4w": QuantType(bits=4, group_size=32, embedding=False, zeros=True),
 }
 LINEAR_TYPES = tuple(QUANT_TYPES)
 EMBEDDING_TYPES = tuple(name for name, kind in QUANT_TYPES.items() if kind.embedding)
-
-# Layouts that ExecuTorch has for a backend that is not in this matrix.
-_ELSEWHERE = {
-    "fpa4w": "fpa4w is the layout of the Metal backend's int4 kernels; no other backend reads it",
-    "tile_packed_to_4d": "tile_packed_to_4d is the layout of the CUDA backend's int4 kernels; "
-    "no other backend reads it",
-}
 
 
 class Quant(StrictModel):
@@ -57,7 +57,8 @@ class Quant(StrictModel):
 
     type: str = Field(
         description="none; 4w or 8w (int4 or int8 weights); 8da4w or 8da8w (the same, and each "
-        "token's activations to int8 as it runs)"
+        "token's activations to int8 as it runs); fpa4w (int4 weights with a zero point for each "
+        "group, for the Metal backend)"
     )
     group_size: int = Field(
         default=0,
@@ -79,6 +80,11 @@ class Quant(StrictModel):
         description="Leave layers that the group size does not divide unquantized, and say so in "
         "the manifest; otherwise such a layer is an error.",
     )
+    packing_format: PackingFormat = Field(
+        default="plain",
+        description="How a backend keeps the weights. tile_packed_to_4d: 4w as the CUDA "
+        "backend's int4 kernel reads them; half the size, and no copy of them at each call.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -93,9 +99,7 @@ class Quant(StrictModel):
                 got=repr(data),
                 allowed=[*QUANT_TYPES, "{type: 8da4w, group_size: 64}"],
             )
-        _refuse_elsewhere(data.get("packing_format"), at="packing_format")
         name = data.get("type")
-        _refuse_elsewhere(name, at="type")
         if name is None:
             return data
         if not isinstance(name, str) or name not in QUANT_TYPES:
@@ -122,15 +126,38 @@ class Quant(StrictModel):
                     )
         return self
 
+    @model_validator(mode="after")
+    def _can_be_packed(self) -> Self:
+        formats = ("plain", *QUANT_TYPES[self.type].packing_formats)
+        if self.packing_format not in formats:
+            raise mistake(
+                f"{self.type} cannot be packed so",
+                got=self.packing_format,
+                allowed=formats,
+                next_step="remove packing_format, or take type 4w",
+                at=("packing_format",),
+            )
+        return self
+
     @property
     def bits(self) -> int:
         """Bits of a quantized weight, without its share of the scale; 0 where nothing is."""
         return QUANT_TYPES[self.type].bits
 
     @property
+    def zeros(self) -> bool:
+        """Whether each group has a number that is added after scaling."""
+        return QUANT_TYPES[self.type].zeros
+
+    @property
+    def values(self) -> Quant:
+        """The same without the layout that a backend packs it to: what weights depend on."""
+        return self.model_copy(update={"packing_format": "plain"})
+
+    @property
     def layout(self) -> Quant:
-        """The same without the choice of values: what a graph depends on."""
-        return self.model_copy(update={"algorithm": "affine"})
+        """The same without the choice of values and the packing: what a graph depends on."""
+        return self.values.model_copy(update={"algorithm": "affine"})
 
     @property
     def slug(self) -> str:
@@ -142,6 +169,8 @@ class Quant(StrictModel):
             parts.append(self.algorithm)
         if self.skip_incompatible_shapes:
             parts.append("skip")
+        if self.packing_format != "plain":
+            parts.append(self.packing_format)
         return ".".join(parts)
 
     @classmethod
@@ -158,7 +187,8 @@ class Quant(StrictModel):
             raise ConfigError(
                 "not a quantization",
                 got=slug,
-                allowed="none, or <type>.<grouping>[.hqq][.skip], such as 8da4w.g32 or 8w.axis.hqq",
+                allowed="none, or <type>.<grouping>[.hqq][.skip][.tile_packed_to_4d], such as "
+                "8da4w.g32 or 8w.axis.hqq",
             )
         return cls.checked(
             {
@@ -166,6 +196,7 @@ class Quant(StrictModel):
                 "group_size": int(match["group"] or 0),
                 "algorithm": match["algorithm"] or "affine",
                 "skip_incompatible_shapes": bool(match["skip"]),
+                "packing_format": match["packing"] or "plain",
             },
             slug,
         )
@@ -173,19 +204,8 @@ class Quant(StrictModel):
 
 _SLUG = re.compile(
     r"(?P<type>[a-z0-9]+)\.(?:g(?P<group>[1-9][0-9]*)|axis)"
-    r"(?:\.(?P<algorithm>hqq))?(?:\.(?P<skip>skip))?"
+    r"(?:\.(?P<algorithm>hqq))?(?:\.(?P<skip>skip))?(?:\.(?P<packing>tile_packed_to_4d))?"
 )
-
-
-def _refuse_elsewhere(name: object, *, at: str) -> None:
-    if isinstance(name, str) and name in _ELSEWHERE:
-        raise mistake(
-            _ELSEWHERE[name],
-            got=name,
-            allowed=QUANT_TYPES if at == "type" else "no packing_format",
-            next_step="take another type" if at == "type" else "remove packing_format",
-            at=(at,),
-        )
 
 
 def _only(types: tuple[str, ...], what: str) -> Any:

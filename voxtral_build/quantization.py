@@ -1,8 +1,9 @@
 """Quantizing weights, by torchao.
 
 Quantized weights are torchao's `IntxUnpackedToInt8Tensor`: int8 storage of int4 or int8
-values, a scale per group, zero points of zero. ExecuTorch's backends recognize the ops
-that it exports to. How they are kept in files is in `quantized_file`.
+values, a scale per group, zero points of zero, or of any fraction where a type has them.
+ExecuTorch's backends recognize the ops that it exports to. How they are kept in files is in
+`quantized_file`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torchao.quantization import IntxUnpackedToInt8Tensor
+from torchao.quantization.quant_primitives import _choose_qparams_and_quantize_affine_hqq
 from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import (
     IntxChooseQParamsAlgorithm,
     IntxUnpackedToInt8TensorActivationQuantization,
@@ -118,10 +120,11 @@ def component_size(
 
 
 def quantized_bytes(shape: torch.Size, quant: Quant, dtype: torch.dtype) -> int:
-    """A quantized (rows, width) weight and its scales, one a row or group."""
+    """A quantized (rows, width) weight with its scales and zeros, one each a row or group."""
     rows, width = shape
     groups = width // quant.group_size if quant.group_size else 1
-    return rows * width * quant.bits // 8 + rows * groups * scale_dtype(quant, dtype).itemsize
+    numbers = rows * groups * (2 if quant.zeros else 1)
+    return rows * width * quant.bits // 8 + numbers * scale_dtype(quant, dtype).itemsize
 
 
 def scale_dtype(quant: Quant, dtype: torch.dtype) -> torch.dtype:
@@ -144,6 +147,8 @@ def quantize_tensor(weight: Tensor, quant: Quant) -> IntxUnpackedToInt8Tensor:
         The weight, of `weight`'s dtype; scales (N, K / group size) in the same, with the
         values of `scale_dtype`.
     """
+    if quant.zeros:
+        return _quantize_with_zeros(weight, quant)
     values, dtype = weight.float(), weight.dtype
     block = (1, quant.group_size or weight.shape[1])
     target = _TARGETS[quant.bits]
@@ -174,19 +179,59 @@ def quantize_tensor(weight: Tensor, quant: Quant) -> IntxUnpackedToInt8Tensor:
     return assemble(chosen, chosen.qdata, chosen.scale.to(dtype))
 
 
+def _quantize_with_zeros(weight: Tensor, quant: Quant) -> IntxUnpackedToInt8Tensor:
+    """int4 values from the least to the greatest weight of each group."""
+    rows, width = weight.shape
+    size, dtype = quant.group_size or width, weight.dtype
+    groups = weight.float().view(rows, -1, size)
+    if quant.algorithm == "hqq":
+        _, scale, middle, _ = _choose_qparams_and_quantize_affine_hqq(
+            weight, group_size=size, compute_dtype=torch.float32, device="cpu", raw_output=True
+        )
+        zero = -middle * scale
+    else:
+        zero = groups.amin(dim=-1)
+        scale = (groups.amax(dim=-1) - zero) / 15
+        scale[scale == 0] = 1  # all weights of a group are the same
+    # Rounded before the weights are, as for `scale_dtype`.
+    scale, zero = scale.to(dtype), zero.to(dtype)
+    steps = (groups - zero.float().unsqueeze(-1)) / scale.float().unsqueeze(-1)
+    qdata = steps.round().clamp(0, 15).view(rows, width).to(torch.int8) - 8
+    return IntxUnpackedToInt8Tensor(
+        qdata, scale, _zero_point(scale, zero), _TARGETS[4], (1, size), dtype, None
+    )
+
+
+def _zero_point(scale: Tensor, zero: Tensor) -> Tensor:
+    """The value that stands for 0, of -8 to 7 and between; float32, whatever the model's dtype."""
+    return -zero.float() / scale.float() - 8
+
+
+def zeros(weight: IntxUnpackedToInt8Tensor) -> Tensor:
+    """(N, groups): what is added to (value + 8) * scale, in the model's dtype.
+
+    Exactly the numbers that `assemble` was given: a quotient in float32, multiplied again, is
+    nearer to a number than the next of its dtype; in float32 itself it may be off by the last
+    bit.
+    """
+    exact: Tensor = -(weight.zero_point.float() + 8) * weight.scale.float()
+    return exact.to(weight.dtype)
+
+
 def assemble(
-    pattern: IntxUnpackedToInt8Tensor, qdata: Tensor, scale: Tensor
+    pattern: IntxUnpackedToInt8Tensor, qdata: Tensor, scale: Tensor, zero: Tensor | None = None
 ) -> IntxUnpackedToInt8Tensor:
-    """A quantized weight of the kind of `pattern` from its two parts.
+    """A quantized weight of the kind of `pattern` from its parts.
 
     Args:
         qdata: int8 (N, K).
         scale: (N, groups), of the model's dtype.
+        zero: the same, what is added to (value + 8) * scale, where the type has zeros.
     """
     return IntxUnpackedToInt8Tensor(
         qdata,
         scale,
-        torch.zeros_like(scale, dtype=torch.int8),
+        torch.zeros_like(scale, dtype=torch.int8) if zero is None else _zero_point(scale, zero),
         pattern.target_dtype,
         pattern.block_size,
         scale.dtype,
@@ -202,7 +247,7 @@ def placeholder(shape: torch.Size, quant: Quant, dtype: torch.dtype) -> IntxUnpa
     qdata, scale = (
         part.new_empty((rows, *part.shape[1:])) for part in (pattern.qdata, pattern.scale)
     )
-    return assemble(pattern, qdata, scale)
+    return assemble(pattern, qdata, scale, scale if quant.zeros else None)
 
 
 def placeholders(

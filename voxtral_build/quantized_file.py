@@ -6,11 +6,12 @@ dtype. A quantized one (N, K) is `x.qdata` and `x.scale`:
 - 8 bits: `x.qdata` int8 (N, K);
 - 4 bits: `x.qdata` uint8 (N, K / 2), two values a byte, each plus 8, the one of the even
   column in the lower half (as XNNPACK and ExecuTorch's embedding kernels pack them);
-- `x.scale` (N, K / group size), or (N, 1) per axis.
+- `x.scale` (N, K / group size), or (N, 1) per axis;
+- `x.zero`, of the same shape, where the type has zeros.
 
-A weight is (value * scale). The header's metadata say component, quantization, dtype and
-layout. torchao's own support of safetensors keeps 4-bit values in int8, with zero points
-that are all zero: twice the size.
+A weight is (value * scale), or (stored value * scale + zero). The header's metadata say
+component, quantization, dtype and layout. torchao's own support of safetensors keeps 4-bit
+values in int8, with zero points that are all zero: twice the size.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from voxtral_build.quantization import (
     quantize_tensor,
     quantized_names,
     scale_dtype,
+    zeros,
 )
 from voxtral_build.row_blocks import Pool, blocks, read_rows
 from voxtral_build.tensor_file import TensorInfo, read_header, write_tensors
@@ -124,6 +126,8 @@ def write_component(
                 work = _WeightQuantizer(file.fileno(), info, quant, dtype)
                 writer.add(f"{name}.qdata", work.qdata(pool))
                 writer.add(f"{name}.scale", [_bytes(work.scale)])
+                if work.zero is not None:
+                    writer.add(f"{name}.zero", [_bytes(work.zero)])
                 weights[name] = work.result()
             else:
                 rows = (read_rows(file.fileno(), info, block) for block in blocks(info.shape))
@@ -142,11 +146,12 @@ class _WeightQuantizer:
         # One allocation: a small one for each block, between the temporaries of the blocks,
         # would scatter the heap until it takes a gigabyte.
         self.scale = torch.empty(shape, dtype=scale_dtype(quant, dtype))
-        self._bytes = self.scale.nbytes
+        self.zero = torch.empty_like(self.scale) if quant.zeros else None
+        self._bytes = self.scale.nbytes * (2 if quant.zeros else 1)
         self._error = self._norm = 0.0
 
     def qdata(self, pool: Pool) -> Iterator[bytes]:
-        """The bytes of the values; afterwards `scale` and `result` are there."""
+        """The bytes of the values; afterwards `scale`, `zero` and `result` are there."""
         for packed, error, norm in pool.map(self._block, blocks(self._info.shape)):
             self._bytes += len(packed)
             self._error += error
@@ -164,6 +169,8 @@ class _WeightQuantizer:
             qdata = quantized.qdata
             packed = _bytes(pack_int4(qdata) if self._quant.bits == 4 else qdata)
             self.scale[slice(*rows)] = quantized.scale
+            if self.zero is not None:
+                self.zero[slice(*rows)] = zeros(quantized)
             return packed, float(error), float(norm)
 
     def result(self) -> QuantizedWeight:
@@ -179,14 +186,18 @@ def _parts(
     rows, width = shape
     values = ("U8", (rows, width // 2)) if quant.bits == 4 else ("I8", (rows, width))
     groups = width // quant.group_size if quant.group_size else 1
-    scale = (_SAFETENSORS_NAMES[scale_dtype(quant, dtype)], (rows, groups))
-    return {f"{name}.qdata": values, f"{name}.scale": scale}
+    numbers = (_SAFETENSORS_NAMES[scale_dtype(quant, dtype)], (rows, groups))
+    parts: dict[str, tuple[str, tuple[int, ...]]] = {
+        f"{name}.qdata": values,
+        f"{name}.scale": numbers,
+    }
+    return parts | {f"{name}.zero": numbers} if quant.zeros else parts
 
 
 def _metadata(component: Component, quant: Quant, dtype: torch.dtype) -> dict[str, str]:
     return {
         "component": component,
-        "quant": quant.slug,
+        "quant": quant.values.slug,
         "dtype": str(dtype).removeprefix("torch."),
         "layout": _LAYOUT,
     }
@@ -259,8 +270,9 @@ class ComponentFile:
 
             def quantized(name: str, pattern: IntxUnpackedToInt8Tensor) -> Tensor:
                 qdata, scale = (file.get_tensor(f"{name}.{part}") for part in ("qdata", "scale"))
+                zero = file.get_tensor(f"{name}.zero") if self._quant.zeros else None
                 values = unpack_int4(qdata) if self._quant.bits == 4 else qdata
-                whole: Tensor = assemble(pattern, values, scale.to(self._dtype))
+                whole: Tensor = assemble(pattern, values, scale.to(self._dtype), zero)
                 return whole
 
             return {

@@ -70,7 +70,7 @@ class Unit(_Named):
         """Its quantized weights; None where it takes the checkpoint's own."""
         if self.quant.type == "none":
             return None
-        return WeightsKey(self.component, self.dtype, self.quant)
+        return WeightsKey(self.component, self.dtype, self.quant.values)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from voxtral_build.backends.base import Backend
+from voxtral_build.backends.cuda import CudaBackend
+from voxtral_build.backends.metal import MetalBackend
 from voxtral_build.backends.portable import PortableBackend
 from voxtral_build.backends.xnnpack import XnnpackBackend
 from voxtral_build.errors import BuildError
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 KERNELS_ONLY = PortableBackend()
 
 BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (XnnpackBackend(), KERNELS_ONLY)
+    backend.name: backend
+    for backend in (XnnpackBackend(), KERNELS_ONLY, MetalBackend(), CudaBackend())
 }
 
 

@@ -52,6 +52,13 @@ class Backend(ABC):
     def prepare(self, program: ExportedProgram) -> None:  # noqa: B027  # most need nothing
         """Rewrite a graph with its weights, in place, into the form that the backend takes."""
 
+    def pack(self, program: ExportedProgram, packing_format: str) -> None:
+        """Rewrite quantized linears, in place, to read weights of another format than plain.
+
+        Comes before `prepare`, and only where `capability.packing` has the format.
+        """
+        raise NotImplementedError(f"{self.name} packs no weights as {packing_format}")
+
     @abstractmethod
     def partitioners(self, method: str) -> Sequence[Any]:
         """ExecuTorch partitioners in the order they are asked."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from voxtral_build.axes import COMPONENTS, Dtype
+from voxtral_build.axes import COMPONENTS, Component, Dtype
 from voxtral_build.quant import Quant, Scheme
 
 # Group sizes that a type of quantization can have: any; none, which is one scale per row; or
@@ -14,6 +14,13 @@ from voxtral_build.quant import Quant, Scheme
 Groups = Literal["any", "axis"] | tuple[int, ...]
 
 ANYWHERE = "any"
+
+# What one backend's kernels read, told where another is asked for it.
+_ELSEWHERE = {
+    "fpa4w": "fpa4w is the layout of the Metal backend's int4 kernels; no other backend reads it",
+    "tile_packed_to_4d": "tile_packed_to_4d is the layout of the CUDA backend's int4 kernels for "
+    "linears; nothing else reads it",
+}
 
 
 @dataclass(frozen=True)
@@ -25,9 +32,11 @@ class Capability:
         linear, embedding: types of quantization that lower and run, each with the group
             sizes that do.
         attention: the family of cache and attention classes its graphs are exported with.
+        packing: formats, besides the plain one, that it can keep the weights of linears in,
+            each with the group sizes that do.
         host: where its units can be lowered, in words; `ANYWHERE`, or what that takes.
         reasons: why a dtype, a type of quantization, or its groups (`4w groups`) are not
-            possible.
+            possible. Also of a packing format.
     """
 
     dtypes: tuple[Dtype, ...]
@@ -35,6 +44,7 @@ class Capability:
     embedding: Mapping[str, Groups]
     attention: str
     host: str = ANYWHERE
+    packing: Mapping[str, Groups] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     def takes(self, dtype: Dtype, quant: Quant, *, embedding: bool) -> bool:
@@ -51,12 +61,27 @@ class Capability:
             possible = self.embedding if component == "embedding" else self.linear
             what = f"{component} quantization"
             if quant.type not in possible:
-                reason = self.reasons.get(quant.type)
+                reason = self.reasons.get(quant.type, _ELSEWHERE.get(quant.type))
                 yield Objection(what, quant.type, ", ".join(possible), reason)
             elif (sizes := _sizes(quant, possible[quant.type])) is not None:
                 got = f"{quant.type} with group size {quant.group_size}"
                 reason = self.reasons.get(f"{quant.type} groups")
                 yield Objection(what, got, f"group_size: {sizes}", reason)
+            elif (packing := quant.packing_format) != "plain":
+                yield from self._packing_objections(component, quant, packing)
+
+    def _packing_objections(
+        self, component: Component, quant: Quant, packing: str
+    ) -> Iterator[Objection]:
+        what = f"{component} packing_format"
+        formats = {} if component == "embedding" else self.packing
+        if packing not in formats:
+            allowed = ", ".join(("plain", *formats))
+            yield Objection(what, packing, allowed, _ELSEWHERE[packing])
+        elif (sizes := _sizes(quant, formats[packing])) is not None:
+            got = f"{packing} with group size {quant.group_size}"
+            reason = self.reasons.get(f"{packing} groups")
+            yield Objection(what, got, f"group_size: {sizes}", reason)
 
 
 def _sizes(quant: Quant, groups: Groups) -> str | None:

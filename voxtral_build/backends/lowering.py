@@ -16,19 +16,22 @@ if TYPE_CHECKING:
 
 
 def lower_program(
-    method: str, program: ExportedProgram, backend: Backend
+    method: str, program: ExportedProgram, backend: Backend, packing_format: str = "plain"
 ) -> ExecutorchProgramManager:
     """Lower one method for one backend.
 
     Args:
         method: the name it gets in the program.
         program: a graph with its weights bound.
+        packing_format: how the backend keeps quantized weights.
 
     Raises:
         BuildError: the backend has to take all of it, and did not.
     """
     from executorch.exir import to_edge_transform_and_lower
 
+    if packing_format != "plain":
+        backend.pack(program, packing_format)
     backend.prepare(program)
     edge = to_edge_transform_and_lower(
         {method: program},

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx import Graph, Node
 
 
@@ -42,3 +43,17 @@ def cast_to(node: Node, dtype: torch.dtype) -> Node:
     converted = node.graph.call_function(torch.ops.aten.to.dtype, (node, dtype))
     converted.meta["val"] = node.meta["val"].to(dtype)
     return converted
+
+
+def call(target: Any, *args: Any, **kwargs: Any) -> Node:
+    """A call of an op, at the insertion point of its first argument's graph.
+
+    Its shape is the op's own, from those of its arguments.
+    """
+    graph = next(arg for arg in args if isinstance(arg, Node)).graph
+    node = graph.call_function(target, args, kwargs)
+    values = [arg.meta["val"] if isinstance(arg, Node) else arg for arg in args]
+    # As in tracing: ops made of others would take a size that varies for its example.
+    with enable_python_dispatcher():
+        node.meta["val"] = target(*values, **kwargs)
+    return node

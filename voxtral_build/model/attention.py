@@ -115,9 +115,7 @@ class StandardSDPA(nn.Module):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """q (B, H, T, D), k and v (B, G, S, D) -> (B, H, T, D)."""
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, enable_gqa=self.enable_gqa
-        )
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=self.enable_gqa)
 
 
 class MpsSDPA(StandardSDPA):

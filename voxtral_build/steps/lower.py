@@ -51,7 +51,7 @@ def run(
     (module,) = builder.build([unit.method], tensors, dtype)
     program = bind_weights(load_graph(graph), module)
     started = time.monotonic()
-    lowered = lower_program(unit.method, program, BACKENDS[unit.backend])
+    lowered = lower_program(unit.method, program, BACKENDS[unit.backend], unit.quant.packing_format)
     with whole_file(output) as temporary, temporary.open("wb") as file:
         lowered.write_to_file(file)
     log.info(
