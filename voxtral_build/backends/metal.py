@@ -42,7 +42,7 @@ class MetalBackend(Backend):
     def missing(self) -> str | None:
         system, machine = platform.system(), platform.machine()
         if (system, machine) != ("Darwin", "arm64"):
-            return f"macOS on Apple silicon, where alone it compiles; this is {system} {machine}"
+            return f"macOS on Apple silicon; this is {system} {machine}"
         if shutil.which("xcrun") is None:
             return "Apple's command line tools: xcode-select --install"
         torchao = find_spec("torchao")
