@@ -13,8 +13,9 @@ from typing import Any
 
 from voxtral_build.pte.constant_method import constant_plan
 from voxtral_build.pte.extents import Extent
-from voxtral_build.pte.program_writer import Segment, write_program
+from voxtral_build.pte.program_writer import write_program
 from voxtral_build.pte.schema import new, table
+from voxtral_build.pte.segments import Segment
 
 CONSTANTS: dict[str, int | float | bool] = {
     "sample_rate": 16000,

@@ -102,6 +102,35 @@ class UniqueExtents:
         return index
 
 
+@dataclass
+class NamedExtents:
+    """Extents by name: each name once, and equal bytes once for all their names.
+
+    Attributes:
+        keys: name to the index of its bytes in `unique` and the file it was first seen in.
+    """
+
+    unique: UniqueExtents = field(default_factory=UniqueExtents)
+    keys: dict[str, tuple[int, Path]] = field(default_factory=dict)
+
+    def add(self, key: str, extent: Extent, alignment: int) -> None:
+        """Take in what one unit has under a name.
+
+        Raises:
+            PteError: another unit has other bytes there.
+        """
+        index = self.unique.add(extent, alignment)
+        known, path = self.keys.setdefault(key, (index, extent.path))
+        if known != index:
+            raise PteError(
+                f"the named data {key!r} differ between two units",
+                got=f"{self.unique.extents[known].size} bytes in {path}, "
+                f"{extent.size} other bytes in {extent.path}",
+                allowed="one content per key",
+                next_step="lower both units from the same weights",
+            )
+
+
 def aligned(offset: int, alignment: int) -> int:
     """The first multiple of `alignment` that is not before `offset`."""
     return -(-offset // alignment) * alignment

@@ -6,51 +6,59 @@ The plans stand in the order of an unlinked build of all methods: the methods so
 name, then the constant methods. Data go from disk to disk in small pieces, so linking
 gigabytes takes the memory of the heads alone. The same inputs give the same bytes.
 
-Alignment: a .pte does not say how its data were aligned, but every alignment divides the
-offset it led to. So each segment is placed at a multiple of the largest power of two that
-divides its offset in the unit, at least ExecuTorch's 128 bytes and at most a page of 4096;
-likewise the tensors of a constant segment, by the offsets of them all, at most at 128. An
-offset that is even by chance is kept so too, which costs some padding and no correctness.
-Alignments that are no power of two are not kept; no backend of ExecuTorch asks for one.
+Alignment is kept as `segments` tells; that of tensors in a constant segment likewise, by the
+offsets of them all, at most at 128.
+
+A unit may keep data outside of its .pte, in a .ptd file. Those of all units are joined into
+one, beside the .pte that they are linked into.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from voxtral_build.errors import PteError
 from voxtral_build.pte.constant_method import constant_plan, is_constant_plan
-from voxtral_build.pte.extents import Extent, UniqueExtents
+from voxtral_build.pte.data_file import DataFile, join_data, read_data
+from voxtral_build.pte.extents import NamedExtents, UniqueExtents
+from voxtral_build.pte.external import check_data, qualify_local_names
 from voxtral_build.pte.program_file import ProgramFile, read, text
-from voxtral_build.pte.program_writer import SEGMENT_ALIGNMENT, Segment, write_program
+from voxtral_build.pte.program_writer import write_program
 from voxtral_build.pte.schema import new, table
+from voxtral_build.pte.segments import Segment, kept_alignment, whole_segments
 from voxtral_build.pte.subsegments import CONSTANT, MUTABLE, SubsegmentMerger, refuse_inline
 
-_MAX_ALIGNMENT = 4096
+DATA_SUFFIX = ".ptd"
 
 
 def link(
     units: Sequence[Path],
     output: Path,
     constant_methods: Mapping[str, int | float | bool],
+    data_files: Mapping[Path, Path] | None = None,
 ) -> None:
     """Join the .pte files `units` into the .pte file `output`.
 
     Args:
         units: files with one or several methods; their order does not matter.
-        output: written whole or not at all.
+        output: written whole or not at all; where there are data files, its own is written
+            beside it first, of the same name with the suffix .ptd.
         constant_methods: metadata, name to value, as `to_edge(constant_methods=...)`
             takes them; their order is kept.
+        data_files: the .ptd files of units that have one, by unit.
 
     Raises:
-        PteError: a unit is no usable .pte, two methods have one name, the units were
-            written with different schemas, a named data key stands for different bytes in
-            two units, or a constant's value cannot be stored.
+        PteError: a unit is no usable .pte or its data file no usable .ptd, two methods have
+            one name, the units were written with different schemas, a named data key stands
+            for different bytes in two units, data that a unit keeps outside are not in its
+            data file, or a constant's value cannot be stored.
     """
     files = [read(unit) for unit in units]
+    data = {unit: read_data(path) for unit, path in (data_files or {}).items()}
+    for file in files:
+        check_data(file, data.get(file.path))
     _check_units(files)
     methods = _ordered_methods(files)
     _check_names([*((text(plan.name), str(file.path)) for file, plan in methods),
@@ -58,6 +66,9 @@ def link(
     # Units in the order of their first method: the order in which they are given is moot.
     ranked = list(dict.fromkeys(id(file) for file, _ in methods))
     ordered_files = sorted(files, key=lambda file: ranked.index(id(file)))
+    own_data = [
+        qualify_local_names(file, data[file.path]) for file in ordered_files if file.path in data
+    ]
 
     merged = new(
         "Program",
@@ -71,12 +82,15 @@ def link(
     _merge_delegates(methods, merged, segments)
     _merge_named_data(ordered_files, merged, segments)
     merged.executionPlan += [constant_plan(*item) for item in constant_methods.items()]
+    if own_data:
+        _check_two_places(merged, own_data)
+        join_data(own_data, output.with_suffix(DATA_SUFFIX))
     write_program(
         output,
         merged,
         files[0].identifier,
         segments,
-        base_alignment=max(_alignment_of(file.segment_base) for file in files),
+        base_alignment=max(kept_alignment(file.segment_base) for file in files),
     )
 
 
@@ -125,15 +139,22 @@ def _check_names(names: Sequence[tuple[str, str]]) -> None:
         seen[name] = place
 
 
-def _alignment_of(offset: int) -> int:
-    """The largest power of two that divides `offset`, between 128 and 4096 bytes."""
-    if offset == 0:
-        return SEGMENT_ALIGNMENT
-    return min(_MAX_ALIGNMENT, max(SEGMENT_ALIGNMENT, offset & -offset))
-
-
 def _segment_alignment(file: ProgramFile, index: int) -> int:
-    return _alignment_of(int(file.program.segments[index].offset))
+    return kept_alignment(int(file.program.segments[index].offset))
+
+
+def _check_two_places(merged: Any, data: Sequence[DataFile]) -> None:
+    """Refuse a name that stands in the .pte and in a .ptd: no runtime loads such a pair."""
+    outside = {key: file.path for file in data for key in file.entries}
+    for entry in merged.namedData:
+        key = text(entry.key)
+        if key in outside:
+            raise PteError(
+                f"the named data {key!r} are in a program and in a data file",
+                got=f"a program that has them, and {outside[key]}",
+                allowed="one place per key",
+                next_step="lower all units with their weights in the same place",
+            )
 
 
 def _merge_tensors(
@@ -156,13 +177,6 @@ def _merge_tensors(
         segments.append(mutable_segment)
 
 
-def _whole_segments(unique: UniqueExtents) -> list[Segment]:
-    return [
-        Segment(((0, extent),), alignment)
-        for extent, alignment in zip(unique.extents, unique.alignments, strict=True)
-    ]
-
-
 def _merge_delegates(
     methods: Sequence[tuple[ProgramFile, Any]], merged: Any, segments: list[Segment]
 ) -> None:
@@ -179,31 +193,12 @@ def _merge_delegates(
             else:
                 delegate.processed.index = len(merged.backendDelegateData)
                 merged.backendDelegateData.append(file.program.backendDelegateData[index])
-    segments += _whole_segments(unique)
-
-
-@dataclass
-class _NamedData:
-    unique: UniqueExtents = field(default_factory=UniqueExtents)
-    # Key to the index of its bytes and the file it was first seen in.
-    keys: dict[str, tuple[int, Path]] = field(default_factory=dict)
-
-    def add(self, key: str, extent: Extent, alignment: int) -> None:
-        index = self.unique.add(extent, alignment)
-        known, path = self.keys.setdefault(key, (index, extent.path))
-        if known != index:
-            raise PteError(
-                f"the named data {key!r} differ between two units",
-                got=f"{self.unique.extents[known].size} bytes in {path}, "
-                f"{extent.size} other bytes in {extent.path}",
-                allowed="one content per key",
-                next_step="lower both units from the same weights",
-            )
+    segments += whole_segments(unique)
 
 
 def _merge_named_data(files: Sequence[ProgramFile], merged: Any, segments: list[Segment]) -> None:
     """Append the named data: each key once, and equal bytes once for all their keys."""
-    data = _NamedData()
+    data = NamedExtents()
     for file in files:
         for entry in file.program.namedData or ():
             alignment = _segment_alignment(file, entry.segmentIndex)
@@ -212,4 +207,4 @@ def _merge_named_data(files: Sequence[ProgramFile], merged: Any, segments: list[
         new("NamedData", key=key, segmentIndex=len(segments) + index)
         for key, (index, _) in data.keys.items()
     ]
-    segments += _whole_segments(data.unique)
+    segments += whole_segments(data.unique)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from typing import Any
 from voxtral_build.errors import PteError
 from voxtral_build.pte.extents import Extent
 from voxtral_build.pte.schema import table, unpack_program
+from voxtral_build.pte.segments import HEADER_AT
 
-HEADER_AT = 8
 HEADER_MAGIC = b"eh00"
 # Magic, header length, program size, segment base, size of all segments.
 HEADER = struct.Struct("<4sIQQQ")
@@ -149,10 +149,19 @@ def tensor_bytes(tensor: Any) -> int:
     Raises:
         ValueError: the schema has no such scalar type, or a size is negative.
     """
-    name = scalar_type_name(tensor.scalarType)
     sizes = [int(size) for size in (() if tensor.sizes is None else tensor.sizes)]
+    return scalar_bytes(tensor.scalarType, sizes)
+
+
+def scalar_bytes(scalar_type: int, sizes: Sequence[int]) -> int:
+    """Bytes of a dense tensor of this dtype and these sizes.
+
+    Raises:
+        ValueError: the schema has no such scalar type, or a size is negative.
+    """
+    name = scalar_type_name(scalar_type)
     if name not in _ELEMENT_BYTES or any(size < 0 for size in sizes):
-        raise ValueError(f"a tensor of {name} with sizes {sizes}")
+        raise ValueError(f"a tensor of {name} with sizes {list(sizes)}")
     return _ELEMENT_BYTES[name] * math.prod(sizes)
 
 

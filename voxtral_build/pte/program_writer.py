@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from voxtral_build.files import whole_file
-from voxtral_build.pte.extents import Extent, aligned
-from voxtral_build.pte.program_file import HEADER, HEADER_AT, HEADER_MAGIC
+from voxtral_build.pte.extents import aligned
+from voxtral_build.pte.program_file import HEADER, HEADER_MAGIC
 from voxtral_build.pte.schema import builder, new
-
-# ExecuTorch's default `segment_alignment`, in bytes.
-SEGMENT_ALIGNMENT = 128
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A segment to write.
-
-    Attributes:
-        pieces: its data, each with its place in the segment in bytes, ascending; zeros
-            fill the gaps.
-        alignment: the segment begins at a multiple of it, counted from the segment base.
-    """
-
-    pieces: tuple[tuple[int, Extent], ...]
-    alignment: int
-
-    @property
-    def size(self) -> int:
-        """Bytes from the segment's begin to the end of its last piece."""
-        return self.pieces[-1][0] + self.pieces[-1][1].size if self.pieces else 0
+from voxtral_build.pte.segments import (
+    SEGMENT_ALIGNMENT,
+    Segment,
+    insert_header,
+    places_of,
+    write_file,
+)
 
 
 def write_program(
@@ -47,11 +29,7 @@ def write_program(
 
     `program.segments` is set here. The segment base is a multiple of `base_alignment`.
     """
-    places: list[int] = []
-    end = 0
-    for segment in segments:
-        places.append(aligned(end, segment.alignment))
-        end = places[-1] + segment.size
+    places, end = places_of(segments)
     program.segments = [
         new("DataSegment", offset=place, size=segment.size)
         for place, segment in zip(places, segments, strict=True)
@@ -61,13 +39,7 @@ def write_program(
     base = 0
     if end:
         head, base = _with_header(head, end, base_alignment)
-    with whole_file(path) as temporary, temporary.open("wb") as output:
-        output.write(head)
-        for place, segment in zip(places, segments, strict=True):
-            for offset, extent in segment.pieces:
-                if extent.size:
-                    _fill(output, base + place + offset)
-                    extent.copy_to(output)
+    write_file(path, head, base, segments)
 
 
 def pack_program(program: Any, identifier: bytes) -> bytes:
@@ -119,15 +91,4 @@ def _with_header(head: bytes, data_size: int, base_alignment: int) -> tuple[byte
     head_size = len(head) + room
     base = aligned(head_size, base_alignment)
     header = HEADER.pack(HEADER_MAGIC, HEADER.size, head_size, base, data_size)
-    (root,) = struct.unpack_from("<I", head)
-    return (
-        struct.pack("<I", root + room)
-        + head[4:HEADER_AT]
-        + header.ljust(room, b"\0")
-        + head[HEADER_AT:]
-    ), base
-
-
-def _fill(output: BinaryIO, place: int) -> None:
-    """Write zeros up to byte `place`."""
-    output.write(bytes(place - output.tell()))
+    return insert_header(head, header.ljust(room, b"\0")), base

@@ -21,7 +21,7 @@ from voxtral_build.pte.program_file import (
     tensors,
     text,
 )
-from voxtral_build.pte.program_writer import SEGMENT_ALIGNMENT, Segment
+from voxtral_build.pte.segments import SEGMENT_ALIGNMENT, Segment
 
 CONSTANT = "constant"
 MUTABLE = "mutable"
