@@ -150,6 +150,7 @@ class Factory:
     def link(self, variant, output, units=None, preprocessor=None):
         """With other units or another preprocessor than the variant's own."""
         scheme = SCHEMES[variant.scheme]
+        units = units or [self.unit(unit) for unit in variant.units(scheme)]
         link.run(
             checkpoint=self.checkpoint,
             inventory=self.inventory,
@@ -157,7 +158,8 @@ class Factory:
             scheme=scheme,
             weights=self.variant_weights(variant),
             settings=SETTINGS,
-            units=units or [self.unit(unit) for unit in variant.units(scheme)],
+            units=units,
+            data_files=[path for unit in units if (path := unit.with_suffix(".ptd")).is_file()],
             preprocessor=preprocessor or self.preprocessor(variant.mode),
             output=output,
         )

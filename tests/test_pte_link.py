@@ -12,7 +12,9 @@ import pytest
 
 from tests.pte_programs import CONSTANTS, delegate, lowered, plan, tensor, write_by_hand
 from voxtral_build.errors import PteError
+from voxtral_build.pte.data_file import DataEntry, DataFile, join_data
 from voxtral_build.pte.extents import Extent
+from voxtral_build.pte.flat_tensor import TensorLayout
 from voxtral_build.pte.inspect import describe
 from voxtral_build.pte.link import link
 from voxtral_build.pte.program_file import ProgramFile, offsets, read, tensors
@@ -111,13 +113,24 @@ def test_unused_and_external_tensors_keep_their_index(tmp_path: Path) -> None:
         )
         for name in "ab"
     ]
-    file = linked(tmp_path, units)
+    weights = DataEntry(Extent(units[0], 0, 20), 128, TensorLayout(6, (5,), (0,)))
+    data = tmp_path / "both.ptd"
+    join_data([DataFile(data, {"weights.0": weights})], data)
+    output = tmp_path / "linked.pte"
+    link(units, output, {}, dict.fromkeys(units, data))
+    file = read(output)
     for method in file.program.executionPlan:
         kept, unused = tensors(method)
         assert kept.dataBufferIdx == 3
         assert kept.extraTensorInfo.fullyQualifiedName == b"weights.0"
         assert unused.dataBufferIdx == 0
     assert offsets(file.program.constantSegment) == [0]
+
+
+def test_a_last_segment_that_is_empty(tmp_path: Path) -> None:
+    unit = write_by_hand(tmp_path / "a.pte", [plan("a")], named={"data": b"1", "nothing": b""})
+    file = linked(tmp_path, [unit])
+    assert [file.segment(index).size for index in range(3)] == [0, 1, 0]
 
 
 def test_equal_delegates_are_stored_once(tmp_path: Path) -> None:

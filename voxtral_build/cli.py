@@ -145,6 +145,7 @@ def _link(args: argparse.Namespace) -> None:
         weights=dict(args.weights),
         settings=_settings(args),
         units=args.unit,
+        data_files=args.data_file,
         preprocessor=args.preprocessor,
         output=args.output,
     )
@@ -374,6 +375,14 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("--inventory", type=Path, required=True, metavar="JSON", help="from meta-load")
     sub.add_argument(
         "--unit", type=Path, action="append", required=True, metavar="PTE", help="repeatable"
+    )
+    sub.add_argument(
+        "--data-file",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PTD",
+        help="beside a unit that has one; repeatable",
     )
     sub.add_argument(
         "--preprocessor", type=Path, required=True, metavar="PTE", help="of the variant's mode"

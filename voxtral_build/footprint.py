@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from voxtral_build.artifact_files import MODEL
+from voxtral_build.artifact_files import DATA, MODEL
 from voxtral_build.axes import Component, Dtype, Method
 from voxtral_build.checkpoint import PARAMS
 from voxtral_build.matrix import Matrix
@@ -78,7 +78,7 @@ class Footprint:
 
     Attributes:
         status: other build: there is a program, but of another model or other settings.
-        file_bytes: of the measured program.
+        file_bytes: of the measured program, and of what it keeps outside of itself.
         methods: by name, in the order of `METHODS_OF`.
     """
 
@@ -252,7 +252,8 @@ def _measure(
     description = describe(program)
     if description.constant_methods != constants:
         return "other build", None, {}
-    memory = methods_memory(program)
+    data = program.with_name(DATA)
+    memory = methods_memory(program, data if data.is_file() else None)
     sizes = {}
     for name, method in description.methods.items():
         # Keys and values have four dimensions, the frames before a convolution three.
@@ -266,4 +267,5 @@ def _measure(
             activation=memory[name].largest_activation,
             planned=method.planned_bytes,
         )
-    return "measured", description.file_bytes, sizes
+    outside = data.stat().st_size if data.is_file() else 0
+    return "measured", description.file_bytes + outside, sizes

@@ -17,7 +17,7 @@ class Row:
         host: where its units can be lowered.
         status: not built; built (no report yet); validated; inspected (read back, not run);
             failed.
-        size_bytes: of model.pte.
+        size_bytes: of model.pte, and of model.ptd where there is one.
         bits_per_weight: of what is in it, scales and what backends keep beside them included.
         top1_agreement: share of positions where the likeliest token is that of the model in
             float32.
@@ -68,7 +68,7 @@ def _row(entry: Entry) -> Row:
         embedding=entry.embedding,
         host=entry.host,
         status=entry.status,
-        size_bytes=entry.files["model.pte"].bytes if entry.files else None,
+        size_bytes=entry.model_bytes,
         bits_per_weight=report.bits_per_weight if report else None,
         top1_agreement=against.top1_agreement if against else None,
         divergence=against.divergence if against else None,

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from voxtral_build.artifact_files import FAILED_REPORT, MANIFEST, MODEL, REPORT
+from voxtral_build.artifact_files import DATA, FAILED_REPORT, MANIFEST, MODEL, REPORT
 from voxtral_build.axes import METHODS_OF
 from voxtral_build.errors import BuildError, ValidationError
 from voxtral_build.files import sha256
 from voxtral_build.manifest import Manifest, file_faults
+from voxtral_build.pte.data_file import read_data
+from voxtral_build.pte.external import missing_data
 from voxtral_build.pte.inspect import describe
+from voxtral_build.pte.program_file import read
 from voxtral_build.report import Report
 from voxtral_build.variants import Variant
 
@@ -24,7 +27,8 @@ def verify(folder: Path) -> Manifest:
     """Check every file of an artifact's folder.
 
     Sizes and hashes are the manifest's; the report is of this manifest; methods and
-    constants of the model are those of the variant and its settings; nothing else lies there.
+    constants of the model are those of the variant and its settings; what it keeps outside of
+    itself is in its data file; nothing else lies there.
 
     Raises:
         BuildError: there is no manifest that could be read.
@@ -38,6 +42,7 @@ def verify(folder: Path) -> Manifest:
     ]
     if not faults:  # of the right bytes
         faults += _model_faults(folder / MODEL, manifest)
+        faults += _data_faults(folder, manifest)
     if faults:
         raise ValidationError(
             f"{folder} is not the artifact that its manifest describes",
@@ -87,3 +92,9 @@ def _model_faults(model: Path, manifest: Manifest) -> Iterator[str]:
         setting = manifest.settings.get(name)
         if setting is not None and name in constants and constants[name] != setting:
             yield f"{model.name}: {name} {constants[name]}, not {setting}"
+
+
+def _data_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
+    data = read_data(folder / DATA) if DATA in manifest.files else None
+    for fault in missing_data(read(folder / MODEL), data):
+        yield f"{DATA}: {fault}"

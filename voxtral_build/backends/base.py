@@ -31,6 +31,8 @@ class Backend(ABC):
         delegated: what must end in a delegate. A unit where something of it does not is a
             failure, however well it runs.
         delegate: the name by which a runtime knows its delegate; None where all is kernels.
+        data_file: whether its units keep data outside of their `.pte`: each then has a `.ptd`
+            beside it, and so has what is linked of them.
     """
 
     name: ClassVar[str]
@@ -38,6 +40,7 @@ class Backend(ABC):
     capability: ClassVar[Capability]
     delegated: ClassVar[Literal["nothing", "linears", "everything"]]
     delegate: ClassVar[str | None]
+    data_file: ClassVar[bool] = False
 
     def missing(self) -> str | None:
         """What this machine lacks to lower for it; None if it can. Takes no time."""

@@ -45,6 +45,7 @@ class CudaBackend(Backend):
     )
     delegated = "everything"
     delegate = "CudaBackend"
+    data_file = True
 
     def missing(self) -> str | None:
         if platform.system() != "Linux":

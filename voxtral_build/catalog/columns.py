@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from voxtral_build.artifact_files import MODEL
 from voxtral_build.catalog import figures
 from voxtral_build.catalog.entries import Entry
 from voxtral_build.report import AgainstFloat32, Speed, WordReport
@@ -55,11 +54,6 @@ def decimals(digits: int, scale: float = 1.0) -> Callable[[float], str]:
     return lambda figure: f"{figure * scale:,.{digits}f}"
 
 
-def _model_bytes(entry: Entry) -> float | None:
-    file = entry.files.get(MODEL)
-    return None if file is None else file.bytes
-
-
 def _bits_per_weight(entry: Entry) -> float | None:
     return None if entry.report is None else entry.report.bits_per_weight
 
@@ -90,8 +84,9 @@ def _of_distance(figure: Callable[[AgainstFloat32], float]) -> Callable[[Entry],
 
 COLUMNS = (
     Column(
-        *("size", "Size", "Model", "MB", _model_bytes, decimals(1, 1e-6)),
-        "Size of model.pte in megabytes (10⁶ bytes). It is what has to be downloaded and kept.",
+        *("size", "Size", "Model", "MB", lambda entry: entry.model_bytes, decimals(1, 1e-6)),
+        "Size of model.pte in megabytes (10⁶ bytes), with that of model.ptd where there is one. "
+        "It is what has to be downloaded and kept.",
     ),
     Column(
         *("bits", "Size", "Bits", "per weight", _bits_per_weight, decimals(2)),

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from voxtral_build.artifact_files import DATA, MODEL
 from voxtral_build.checkpoint import read_json
 from voxtral_build.files import write_text
 from voxtral_build.gates import Outcome
@@ -82,6 +83,13 @@ class Entry(StrictModel):
     def failures(self) -> list[Outcome]:
         """The gates that it did not pass."""
         return [] if self.report is None else self.report.failures
+
+    @property
+    def model_bytes(self) -> int | None:
+        """Of the model, with what it keeps outside of itself; None where there is none."""
+        if MODEL not in self.files:
+            return None
+        return sum(self.files[name].bytes for name in (MODEL, DATA) if name in self.files)
 
     @property
     def size_bytes(self) -> int:

@@ -40,6 +40,7 @@ from voxtral_build.pte.segments import (
     write_file,
 )
 
+DATA_SUFFIX = ".ptd"
 HEADER_MAGIC = b"FH01"
 # Magic, header length, padded header length, flatbuffer size, segment base, size of all
 # segments.

@@ -16,7 +16,7 @@ from typing import Any
 from voxtral_build.errors import PteError
 from voxtral_build.pte.data_file import DataFile
 from voxtral_build.pte.flat_tensor import TensorLayout
-from voxtral_build.pte.program_file import ProgramFile, is_external, tensors, text
+from voxtral_build.pte.program_file import ProgramFile, is_external, tensor_bytes, tensors, text
 
 _LOCAL = re.compile(r"_(prop_|lifted_)?tensor_constant\d+")
 
@@ -28,24 +28,28 @@ def qualify_local_names(file: ProgramFile, data: DataFile) -> DataFile:
     """
     first = text(file.program.executionPlan[0].name)
     names = {}
-    for _, tensor in external_tensors(file):
-        name = external_name(tensor)
-        if _LOCAL.fullmatch(name):
-            names[name] = tensor.extraTensorInfo.fullyQualifiedName = f"{first}.{name}"
+    for plan in file.program.executionPlan:
+        for tensor in external_tensors(plan):
+            name = external_name(tensor)
+            if _LOCAL.fullmatch(name):
+                names[name] = tensor.extraTensorInfo.fullyQualifiedName = f"{first}.{name}"
     return data.renamed(names)
 
 
-def external_tensors(file: ProgramFile) -> Iterator[tuple[str, Any]]:
-    """Tensors whose data lie in another file, each with its method's name."""
-    for plan in file.program.executionPlan:
-        for tensor in tensors(plan):
-            if is_external(tensor):
-                yield text(plan.name), tensor
+def external_tensors(plan: Any) -> list[Any]:
+    """A method's tensors whose data lie in another file."""
+    return [tensor for tensor in tensors(plan) if is_external(tensor)]
 
 
 def external_name(tensor: Any) -> str:
     """The name by which a tensor's data are found."""
     return text(tensor.extraTensorInfo.fullyQualifiedName)
+
+
+def external_bytes(plan: Any) -> int:
+    """Bytes of a method's tensors in another file; those that share data count once."""
+    found = {external_name(tensor): tensor_bytes(tensor) for tensor in external_tensors(plan)}
+    return sum(found.values())
 
 
 def missing_data(file: ProgramFile, data: DataFile | None) -> Iterator[str]:
@@ -54,12 +58,13 @@ def missing_data(file: ProgramFile, data: DataFile | None) -> Iterator[str]:
     Only tensors are seen: what a delegate asks for is between it and its backend.
     """
     entries = {} if data is None else data.entries
-    for method, tensor in external_tensors(file):
-        name = external_name(tensor)
-        if name not in entries:
-            yield f"{name} of {method}: missing"
-        elif entries[name].layout != (wanted := _layout(tensor)):
-            yield f"{name} of {method}: {entries[name].layout}, not {wanted}"
+    for plan in file.program.executionPlan:
+        for tensor in external_tensors(plan):
+            name, where = external_name(tensor), f"of {text(plan.name)}"
+            if name not in entries:
+                yield f"{name} {where}: missing"
+            elif entries[name].layout != (wanted := _layout(tensor)):
+                yield f"{name} {where}: {entries[name].layout}, not {wanted}"
 
 
 def check_data(file: ProgramFile, data: DataFile | None) -> None:

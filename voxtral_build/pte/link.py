@@ -21,7 +21,7 @@ from typing import Any
 
 from voxtral_build.errors import PteError
 from voxtral_build.pte.constant_method import constant_plan, is_constant_plan
-from voxtral_build.pte.data_file import DataFile, join_data, read_data
+from voxtral_build.pte.data_file import DATA_SUFFIX, DataFile, join_data, read_data
 from voxtral_build.pte.extents import NamedExtents, UniqueExtents
 from voxtral_build.pte.external import check_data, qualify_local_names
 from voxtral_build.pte.program_file import ProgramFile, read, text
@@ -29,8 +29,6 @@ from voxtral_build.pte.program_writer import write_program
 from voxtral_build.pte.schema import new, table
 from voxtral_build.pte.segments import Segment, kept_alignment, whole_segments
 from voxtral_build.pte.subsegments import CONSTANT, MUTABLE, SubsegmentMerger, refuse_inline
-
-DATA_SUFFIX = ".ptd"
 
 
 def link(

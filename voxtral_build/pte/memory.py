@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from voxtral_build.pte.constant_method import is_constant_plan
+from voxtral_build.pte.data_file import read_data
+from voxtral_build.pte.external import external_bytes
 from voxtral_build.pte.program_file import (
     ProgramFile,
     broken,
@@ -37,10 +39,10 @@ class MethodMemory:
     Attributes:
         state: its mutable buffers; they lie in its planned memory.
         largest_activation: the largest other tensor that memory is planned for.
-        named_bytes: named data that its delegates refer to; what methods share counts in
-            each.
+        named_bytes: named data that its delegates refer to, in the .pte or in its data file;
+            what methods share counts in each.
         delegate_bytes: its delegates' own data.
-        constant_bytes: constants that it uses without a delegate.
+        constant_bytes: constants that it uses without a delegate, in either file.
     """
 
     state: tuple[StateTensor, ...]
@@ -55,17 +57,28 @@ class MethodMemory:
         return self.constant_bytes + self.named_bytes + self.delegate_bytes
 
 
-def methods_memory(path: Path) -> dict[str, MethodMemory]:
+def methods_memory(path: Path, data: Path | None = None) -> dict[str, MethodMemory]:
     """Measure every method of the .pte file `path` that computes.
 
+    Args:
+        data: the .ptd file in which it keeps data, where it does.
+
     Raises:
-        PteError: it is not a readable .pte, or holds what the schema does not know.
+        PteError: it is not a readable .pte, or holds what the schema does not know; `data` is
+            no readable .ptd.
     """
     file = read(path)
     named = {
         text(entry.key): file.segment(entry.segmentIndex).size
         for entry in file.program.namedData or ()
     }
+    if data is not None:
+        # What has a layout is a tensor's, and no delegate's.
+        named |= {
+            key: entry.extent.size
+            for key, entry in read_data(data).entries.items()
+            if entry.layout is None
+        }
     plans = [plan for plan in file.program.executionPlan if not is_constant_plan(plan)]
     try:
         return {text(plan.name): _method(file, plan, named) for plan in plans}
@@ -97,7 +110,7 @@ def _method(file: ProgramFile, plan: Any, named: Mapping[str, int]) -> MethodMem
         largest_activation=max(activations, default=0),
         named_bytes=sum(named[key] for key in keys),
         delegate_bytes=sum(_blob_bytes(file, delegate) for delegate in delegates),
-        constant_bytes=plan_data_bytes(plan, CONSTANT),
+        constant_bytes=plan_data_bytes(plan, CONSTANT) + external_bytes(plan),
     )
 
 

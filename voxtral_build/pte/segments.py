@@ -84,7 +84,7 @@ def insert_header(flatbuffer: bytes, header: bytes) -> bytes:
 
 def write_file(path: Path, head: bytes, base: int, segments: Sequence[Segment]) -> None:
     """Write a head and the segments that begin at byte `base`, whole or not at all."""
-    places, _ = places_of(segments)
+    places, end = places_of(segments)
     with whole_file(path) as temporary, temporary.open("wb") as output:
         output.write(head)
         for place, segment in zip(places, segments, strict=True):
@@ -92,6 +92,8 @@ def write_file(path: Path, head: bytes, base: int, segments: Sequence[Segment]) 
                 if extent.size:
                     _fill(output, base + place + offset)
                     extent.copy_to(output)
+        if end:  # the last segment may be empty, and begin behind a gap
+            _fill(output, base + end)
 
 
 def _fill(output: BinaryIO, place: int) -> None:

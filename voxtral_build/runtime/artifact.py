@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
-from voxtral_build.artifact_files import MANIFEST, MODEL, PREPROCESSOR
+from voxtral_build.artifact_files import DATA, MANIFEST, MODEL, PREPROCESSOR
 from voxtral_build.axes import METHODS_OF, Mode
 from voxtral_build.checkpoint import TOKENIZER, read_json
 from voxtral_build.errors import BuildError, PteError
@@ -66,16 +66,18 @@ class Artifact:
         """Load an artifact's folder.
 
         The preprocessor and the tokenizer are held against the manifest by hash; the
-        model, which may have gigabytes, by its size.
+        model, which may have gigabytes, by its size. A model with a data file is held
+        against it by hash, and so is that file: a program finds data by name alone, and those
+        of another checkpoint have the same names and sizes. It would run, and hear nonsense.
 
         Raises:
             BuildError: not such a folder, or a file that is not the one it was made with.
         """
-        _check_files(folder)
+        data = _check_files(folder)
         tekken = read_json(folder / TOKENIZER)
         tokens = StreamingTokens.parse(tekken, folder / TOKENIZER)
         vocabulary = Vocabulary(tekken, folder / TOKENIZER)
-        program = _program(folder / MODEL)
+        program = _program(folder / MODEL, data)
         mode: Mode = "streaming" if "streaming" in program.method_names else "offline"
         names = _CONSTANTS + (_STREAMING_CONSTANTS if mode == "streaming" else ())
         constants = {name: program.constant(name) for name in names}
@@ -154,9 +156,9 @@ def _methods(program: Program, mode: Mode) -> Methods:
     )
 
 
-def _program(path: Path) -> Program:
+def _program(path: Path, data: Path | None = None) -> Program:
     try:
-        return Program(path)
+        return Program(path, data)
     except RuntimeError as error:
         raise PteError(
             f"{path} can't be loaded",
@@ -166,18 +168,9 @@ def _program(path: Path) -> Program:
         ) from None
 
 
-def _check_files(folder: Path) -> None:
-    missing = [
-        name for name in (MANIFEST, MODEL, PREPROCESSOR, TOKENIZER) if not (folder / name).is_file()
-    ]
-    if missing:
-        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-        raise BuildError(
-            f"{folder} is no artifact: {', '.join(missing)} missing",
-            got=", ".join(names[:10]) or ("an empty folder" if folder.is_dir() else "no folder"),
-            allowed="a folder that `snakemake` made in artifacts/",
-            next_step="build it, or give the artifact's folder itself",
-        )
+def _check_files(folder: Path) -> Path | None:
+    """Check all files; returns that of the model's data, where there is one."""
+    _check_presence(folder, (MANIFEST, MODEL, PREPROCESSOR, TOKENIZER))
     files = Manifest.load(folder / MANIFEST).files
     for name in (MODEL, PREPROCESSOR, TOKENIZER):
         if name not in files:
@@ -187,15 +180,35 @@ def _check_files(folder: Path) -> None:
                 allowed="its size and hash under subject",
                 next_step=_REBUILD,
             )
+    for name in (PREPROCESSOR, TOKENIZER):
         _check_file(folder / name, files[name])
+    paired = DATA in files
+    _check_file(folder / MODEL, files[MODEL], by_hash=paired)
+    if not paired:
+        return None
+    _check_presence(folder, (DATA,))
+    _check_file(folder / DATA, files[DATA])
+    return folder / DATA
 
 
-def _check_file(path: Path, expected: FileRecord) -> None:
+def _check_presence(folder: Path, names: Sequence[str]) -> None:
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        there = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        raise BuildError(
+            f"{folder} is no artifact: {', '.join(missing)} missing",
+            got=", ".join(there[:10]) or ("an empty folder" if folder.is_dir() else "no folder"),
+            allowed="a folder that `snakemake` made in artifacts/, whole",
+            next_step="build it, or give the artifact's folder itself",
+        )
+
+
+def _check_file(path: Path, expected: FileRecord, *, by_hash: bool = True) -> None:
     size = path.stat().st_size
     got = f"{size:,} bytes"
     allowed = f"{expected.bytes:,} bytes"
     same = size == expected.bytes
-    if same and path.name != MODEL:
+    if same and by_hash:
         digest = sha256(path)
         same = digest == expected.sha256
         got, allowed = f"sha256 {digest}", f"sha256 {expected.sha256}"

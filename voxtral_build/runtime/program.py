@@ -35,14 +35,18 @@ class Program:
     It is ExecuTorch's `Module`, as in the C++ runner. The other way in,
     `executorch.runtime.Runtime`, gives all methods of a program one arena: a decoder's step
     then overwrites the encoder's caches.
+
+    Args:
+        path: the `.pte`.
+        data: the `.ptd` in which it keeps data, where it does.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, data: Path | None = None) -> None:
         register_kernels()
         from executorch.extension.pybindings.portable_lib import _load_for_executorch
 
         self.path = path
-        self._module = _load_for_executorch(str(path))
+        self._module = _load_for_executorch(str(path), None if data is None else str(data))
         self.method_names: set[str] = set(self._module.method_names())
 
     def constant(self, name: str) -> int:

@@ -1,4 +1,7 @@
-"""Make an artifact: units linked into `model.pte`, preprocessor, tokenizer and manifest."""
+"""Make an artifact: units linked into `model.pte`, preprocessor, tokenizer and manifest.
+
+Where the units have data files, those are joined into `model.ptd`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from voxtral_build import manifest
-from voxtral_build.artifact_files import MANIFEST, MODEL, PREPROCESSOR
+from voxtral_build.artifact_files import DATA, MANIFEST, MODEL, PREPROCESSOR
 from voxtral_build.axes import COMPONENTS, Component
 from voxtral_build.checkpoint import PARAMS, TOKENIZER, known_release, read_json
 from voxtral_build.errors import BuildError
@@ -17,6 +20,7 @@ from voxtral_build.files import whole_file
 from voxtral_build.manifest import FileRecord, Manifest
 from voxtral_build.metadata import constant_methods
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
+from voxtral_build.pte.data_file import DATA_SUFFIX
 from voxtral_build.pte.link import link
 from voxtral_build.quant import Scheme
 from voxtral_build.settings import Settings
@@ -34,6 +38,7 @@ def run(
     weights: Mapping[Component, Path],
     settings: Settings,
     units: Sequence[Path],
+    data_files: Sequence[Path],
     preprocessor: Path,
     output: Path,
 ) -> None:
@@ -43,7 +48,11 @@ def run(
         inventory: of the checkpoint, from `meta_load`; it has the files' hashes.
         weights: quantized weights of the components that have some; `quantize` wrote a
             report beside each, which the manifest takes over.
+        data_files: those of the units, each of its unit's name; or none.
         preprocessor: the one of the variant's mode.
+
+    Raises:
+        BuildError: a file is missing or not what it should be, or units do not fit together.
     """
     config = ModelConfig.load(checkpoint / PARAMS)
     runtime = RuntimeConfig.resolve(config, settings, variant.mode)
@@ -52,7 +61,10 @@ def run(
     for source, name in ((checkpoint / TOKENIZER, TOKENIZER), (preprocessor, PREPROCESSOR)):
         with whole_file(output / name) as temporary:
             shutil.copyfile(source, temporary)
-    link(units, output / MODEL, constant_methods(config, runtime))
+    data = _data_files(units, data_files)
+    (output / DATA).unlink(missing_ok=True)  # of an earlier build
+    link(units, output / MODEL, constant_methods(config, runtime), data)
+    names = (MODEL, *((DATA,) if data else ()), PREPROCESSOR, TOKENIZER)
     used = _checkpoint(inventory)
     Manifest(
         variant=variant.slug,
@@ -62,14 +74,14 @@ def run(
             component: _component(scheme, component, reports.get(component))
             for component in COMPONENTS
         },
-        files={name: FileRecord.of(output / name) for name in (MODEL, PREPROCESSOR, TOKENIZER)},
+        files={name: FileRecord.of(output / name) for name in names},
         dependencies={
             **{f"checkpoint/{name}": record for name, record in used.items()},
             **{
                 f"weights/{path.name}": FileRecord(path.stat().st_size, reports[of]["sha256"])
                 for of, path in weights.items()
             },
-            **{f"units/{path.name}": FileRecord.of(path) for path in units},
+            **{f"units/{path.name}": FileRecord.of(path) for path in (*units, *data_files)},
             f"preprocessors/{preprocessor.name}": FileRecord.of(preprocessor),
         },
         builder=manifest.builder_versions(),
@@ -77,6 +89,24 @@ def run(
         host=manifest.host(),
     ).write(output / MANIFEST)
     log.info("%s: %d bytes", output / MODEL, (output / MODEL).stat().st_size)
+
+
+def _data_files(units: Sequence[Path], data_files: Sequence[Path]) -> dict[Path, Path]:
+    """Data files by unit.
+
+    Raises:
+        BuildError: one is of none of the units.
+    """
+    by_name = {unit.stem: unit for unit in units}
+    for path in data_files:
+        if path.stem not in by_name:
+            raise BuildError(
+                f"{path} is the data file of no unit that is given",
+                got=path.name,
+                allowed=[unit.with_suffix(DATA_SUFFIX).name for unit in units],
+                next_step="give the .ptd files that lower wrote beside the units",
+            )
+    return {by_name[path.stem]: path for path in data_files}
 
 
 def _checkpoint(inventory: Path) -> dict[str, FileRecord]:

@@ -1,4 +1,7 @@
-"""Compile one unit: a graph and its weights become a one-method `.pte`."""
+"""Compile one unit: a graph and its weights become a one-method `.pte`.
+
+For a backend with data files, a `.ptd` of the same name beside it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ from pathlib import Path
 
 from voxtral_build.axes import COMPONENT_OF
 from voxtral_build.backends import BACKENDS
-from voxtral_build.backends.lowering import lower_program
+from voxtral_build.backends.lowering import lower_program, write_unit
 from voxtral_build.checkpoint import PARAMS
-from voxtral_build.files import whole_file
 from voxtral_build.graph import bind_weights, load_graph
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.config import ModelConfig, RuntimeConfig
@@ -40,20 +42,21 @@ def run(
         output: the one-method `.pte`.
 
     Raises:
-        BuildError: the graph is another version's.
+        BuildError: the graph is another version's, or the unit has data outside of the `.pte`
+            that its backend does not tell of.
     """
     config = ModelConfig.load(checkpoint / PARAMS)
     runtime = RuntimeConfig.resolve(config, settings, unit.mode)
-    builder = MethodBuilder(config, runtime, BACKENDS[unit.backend].family())
+    backend = BACKENDS[unit.backend]
+    builder = MethodBuilder(config, runtime, backend.family())
     model, component = builder.meta_model(), COMPONENT_OF[unit.method]
     dtype = TORCH_DTYPES[unit.dtype]
     tensors = load_tensors(checkpoint, weights, model, component, unit.quant, dtype)
     (module,) = builder.build([unit.method], tensors, dtype)
     program = bind_weights(load_graph(graph), module)
     started = time.monotonic()
-    lowered = lower_program(unit.method, program, BACKENDS[unit.backend], unit.quant.packing_format)
-    with whole_file(output) as temporary, temporary.open("wb") as file:
-        lowered.write_to_file(file)
+    lowered = lower_program(unit.method, program, backend, unit.quant.packing_format)
+    write_unit(lowered, output, backend)
     log.info(
         "%s: lowered in %.0f s, %d bytes",
         unit.slug,

@@ -44,7 +44,12 @@ from voxtral_build.runtime.reference import SPEECH, Reference, load_references
 from voxtral_build.settings import Settings
 from voxtral_build.speech import read_speech
 from voxtral_build.tokenizer import StreamingTokens
-from voxtral_build.validation.contents import check_files, check_program, method_reports
+from voxtral_build.validation.contents import (
+    check_data,
+    check_files,
+    check_program,
+    method_reports,
+)
 from voxtral_build.validation.eager import EagerSource
 from voxtral_build.validation.methods import (
     EagerOutputs,
@@ -193,7 +198,8 @@ class _Validation:
         with self._attempt("readable", "It has to be a program of this ExecuTorch's version."):
             description = describe(path)
             self.conditions += check_program(description, self.source)
-            methods = method_reports(path, description, self.source)
+            self.conditions += check_data(self.folder)
+            methods = method_reports(self.folder, description, self.source)
             self.figures["size_ratio"] = {
                 name: method.weight_bytes / method.promised_weight_bytes
                 for name, method in methods.items()

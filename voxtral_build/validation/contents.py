@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from voxtral_build.artifact_files import MANIFEST
+from voxtral_build.artifact_files import DATA, MANIFEST, MODEL
 from voxtral_build.axes import COMPONENT_OF, METHODS_OF, Method
 from voxtral_build.backends import BACKENDS
 from voxtral_build.errors import BuildError
@@ -15,8 +15,11 @@ from voxtral_build.metadata import constant_methods
 from voxtral_build.methods import MethodBuilder
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import RuntimeConfig
+from voxtral_build.pte.data_file import read_data
+from voxtral_build.pte.external import missing_data
 from voxtral_build.pte.inspect import ProgramDescription, undelegated_linears
 from voxtral_build.pte.memory import methods_memory
+from voxtral_build.pte.program_file import read
 from voxtral_build.quantization import component_size
 from voxtral_build.report import MethodReport
 from voxtral_build.validation.eager import EagerSource
@@ -33,6 +36,21 @@ def check_files(folder: Path, source: EagerSource) -> Iterator[Outcome]:
         faults = [error.what]
     reason = "What is measured has to be what the manifest describes, to the byte."
     yield condition("files", not faults, reason, "; ".join(faults) or None)
+
+
+def data_file(folder: Path) -> Path | None:
+    """What the model keeps outside of itself, where there is such a file."""
+    path = folder / DATA
+    return path if path.is_file() else None
+
+
+def check_data(folder: Path) -> Iterator[Outcome]:
+    """Whether a model that keeps tensors outside of itself finds them in its data file."""
+    path = data_file(folder)
+    faults = list(missing_data(read(folder / MODEL), read_data(path) if path else None))
+    if path is not None or faults:
+        reason = "Without them it loads, and fails when it is run."
+        yield condition("data", not faults, reason, "; ".join(faults) or None)
 
 
 def check_program(description: ProgramDescription, source: EagerSource) -> Iterator[Outcome]:
@@ -90,11 +108,11 @@ def ring_slots(method: Method, runtime: RuntimeConfig) -> int | None:
 
 
 def method_reports(
-    path: Path, description: ProgramDescription, source: EagerSource
+    folder: Path, description: ProgramDescription, source: EagerSource
 ) -> dict[str, MethodReport]:
     """Figures of each method that the variant should have, without parity."""
     model = MethodBuilder(source.config(), source.runtime(), STANDARD).meta_model()
-    memory = methods_memory(path)
+    memory = methods_memory(folder / MODEL, data_file(folder))
     reports: dict[str, MethodReport] = {}
     for name in METHODS_OF[source.variant.mode]:
         method = description.methods.get(name)
