@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jsonschema
@@ -14,6 +15,7 @@ from voxtral_build import cli
 from voxtral_build.catalog.collect import artifact_entry, collect
 from voxtral_build.catalog.entries import Catalog, json_schema
 from voxtral_build.checkpoint import known_release
+from voxtral_build.manifest import FileRecord, Manifest
 from voxtral_build.matrix import Matrix
 
 
@@ -54,6 +56,17 @@ def test_what_a_validated_artifact_is(matrix, tmp_path):
     assert made_from.source.commit == "4" * 40
     # The same from the folder alone.
     assert artifact_entry(folder) == entry
+
+
+def test_a_model_is_as_large_as_both_of_its_files(matrix, tmp_path):
+    folder = folders.artifact(tmp_path, NAME)
+    manifest = Manifest.load(folder / "manifest.json")
+    others = {"model.ptd": FileRecord(30_000_000, "5" * 64), "tekken.json": FileRecord(7, "6" * 64)}
+    files = {**manifest.files, **others}
+    dataclasses.replace(manifest, files=files).write(folder / "manifest.json")
+    entry = entry_of(matrix, tmp_path, NAME)
+    assert (entry.model_bytes, entry.size_bytes) == (32_500_000, 32_500_007)
+    assert entry_of(matrix, tmp_path / "none", NAME).model_bytes is None
 
 
 def test_what_a_failed_artifact_is(matrix, tmp_path):

@@ -130,10 +130,14 @@ def test_link(steps: Recorder) -> None:
     units = ["--unit", "a", "--unit", "b", "--preprocessor", "p", "--inventory", "i"]
     assert cli.main(["link", *GIVEN, *VARIANT, "--embedding", "none", *units]) == 0
     assert steps.arguments["units"] == [Path("a"), Path("b")]
+    assert steps.arguments["data_files"] == []
     assert steps.arguments["preprocessor"] == Path("p")
     assert steps.arguments["inventory"] == Path("i")
     assert steps.arguments["weights"] == {"decoder": Path("w")}
     assert steps.arguments["variant"].mode == "offline"
+    data = ["--data-file", "a.ptd", "--data-file", "b.ptd"]
+    assert cli.main(["link", *GIVEN, *VARIANT, "--embedding", "none", *units, *data]) == 0
+    assert steps.arguments["data_files"] == [Path("a.ptd"), Path("b.ptd")]
 
 
 VARIANT = [
