@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from voxtral_build.backends.base import Backend
 from voxtral_build.backends.cuda import CudaBackend
 from voxtral_build.backends.metal import MetalBackend
+from voxtral_build.backends.mlx import MlxBackend
 from voxtral_build.backends.portable import PortableBackend
+from voxtral_build.backends.vulkan import VulkanBackend
 from voxtral_build.backends.xnnpack import XnnpackBackend
 from voxtral_build.errors import BuildError
 
@@ -19,7 +21,14 @@ KERNELS_ONLY = PortableBackend()
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
-    for backend in (XnnpackBackend(), KERNELS_ONLY, MetalBackend(), CudaBackend())
+    for backend in (
+        XnnpackBackend(),
+        KERNELS_ONLY,
+        MlxBackend(),
+        VulkanBackend(),
+        MetalBackend(),
+        CudaBackend(),
+    )
 }
 
 
