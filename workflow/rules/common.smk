@@ -107,6 +107,12 @@ def known(what, name, items):
     return items[name]
 
 
+def of_backends(*, data_file):
+    """Names of units and variants of the backends that write data files, or of the others."""
+    names = [name for name, b in BACKENDS.items() if b.data_file == data_file]
+    return f"(?:{'|'.join(names)})-[^/]+"
+
+
 # Targets.
 
 
@@ -160,9 +166,17 @@ def artifact_files(variants):
         "report.json",
         "README.md",
     )
+    data = ("model.ptd",)
     return [
-        f"artifacts/{variant.slug}/{name}" for variant in variants for name in names
+        f"artifacts/{variant.slug}/{name}"
+        for variant in variants
+        for name in (*names, *(data if has_data(variant) else ()))
     ]
+
+
+def has_data(item):
+    """Whether a variant or a unit has a file of weights beside its program."""
+    return BACKENDS[item.backend].data_file
 
 
 # Inputs.
@@ -225,6 +239,17 @@ def weights_path(key):
 def variant_units(wildcards):
     variant = variant_of(wildcards)
     return [f"build/units/{unit.slug}.pte" for unit in MATRIX.units(variant)]
+
+
+def variant_data(wildcards):
+    variant = variant_of(wildcards)
+    units = MATRIX.units(variant) if has_data(variant) else ()
+    return [f"build/units/{unit.slug}.ptd" for unit in units]
+
+
+def artifact_data(wildcards):
+    variant = variant_of(wildcards)
+    return [f"artifacts/{variant.slug}/model.ptd"] if has_data(variant) else []
 
 
 def variant_preprocessor(wildcards):
@@ -349,7 +374,9 @@ def preprocessor_flags(wildcards):
 
 
 def unit_list_flags(wildcards):
-    return " ".join(flags(unit=path) for path in variant_units(wildcards))
+    units = (flags(unit=path) for path in variant_units(wildcards))
+    data = (flags(data_file=path) for path in variant_data(wildcards))
+    return " ".join((*units, *data))
 
 
 def scheme_flags(wildcards):

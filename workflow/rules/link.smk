@@ -8,6 +8,7 @@ rule link:
         inventory=INVENTORY,
         tokenizer=TOKENIZER,
         units=variant_units,
+        data=variant_data,
         preprocessor=variant_preprocessor,
         weights=variant_weights_reports,
     output:
@@ -19,6 +20,8 @@ rule link:
         "logs/link/{variant}.log",
     benchmark:
         "logs/benchmarks/link/{variant}.tsv"
+    wildcard_constraints:
+        variant=of_backends(data_file=False),
     threads: 1
     resources:
         mem_mb=1000,
@@ -38,3 +41,15 @@ rule link:
         " {params.scheme}"
         " {params.settings} {params.units} --preprocessor {input.preprocessor:q}"
         " --output {params.folder:q} 2> {log:q}"
+
+
+# Of a backend that keeps weights in a file of their own: model.pte and model.ptd are a pair.
+use rule link as link_with_data with:
+    output:
+        model="artifacts/{variant}/model.pte",
+        data="artifacts/{variant}/model.ptd",
+        preprocessor="artifacts/{variant}/preprocessor.pte",
+        tokenizer="artifacts/{variant}/tekken.json",
+        manifest="artifacts/{variant}/manifest.json",
+    wildcard_constraints:
+        variant=of_backends(data_file=True),

@@ -5,6 +5,7 @@ rule validate:
     input:
         code=validate_code,
         model="artifacts/{variant}/model.pte",
+        data=artifact_data,
         preprocessor="artifacts/{variant}/preprocessor.pte",
         tokenizer="artifacts/{variant}/tekken.json",
         manifest="artifacts/{variant}/manifest.json",
