@@ -22,8 +22,8 @@ from torch import Tensor
 from voxtral_build.backends.mlx_program import Instruction, MlxProgram, Tid, Vid, dtype
 from voxtral_build.errors import PteError
 
-# Weights are dequantized as they are used, at most this many at once (64 MB).
-_DEQUANTIZED = 1 << 24
+# Weights are dequantized as they are used, this many at once: 4 MB, which caches hold.
+_DEQUANTIZED = 1 << 20
 # Fields that name a dtype, and two of ExecuTorch's numbers for one.
 _DTYPES = {"scalar_type", "dtype"}
 _FLOAT, _BFLOAT16 = 6, 15
@@ -213,7 +213,7 @@ def _quantized_matmul(
     for start in range(0, rows, block):
         part = slice(start, start + block)
         values = unpack(w[part], bits).view(-1, groups, group_size).float()
-        values = values * scales[part, :, None].float() + biases[part, :, None].float()
+        values.mul_(scales[part, :, None].float()).add_(biases[part, :, None].float())
         parts.append(wide @ values.flatten(1).T)
     return torch.cat(parts, dim=-1).to(torch.promote_types(x.dtype, scales.dtype))
 
