@@ -20,10 +20,12 @@ from voxtral_build.runtime.program import Program, has_delegate
 from voxtral_build.weights import TORCH_DTYPES
 
 HERE = [name for name, backend in BACKENDS.items() if backend.missing() is None]
-# Of a backend, everything that a component can be: type and groups.
+# Of a backend, everything that a component can be: type and groups. Not what is for another by
+# definition, whatever happens to become of it.
 QUANTS = [
     Quant(type=name, group_size=size)
     for name in QUANT_TYPES
+    if name != "fpa4w"
     for size in ([0] if name == "none" else [0, 32])
 ]
 

@@ -15,11 +15,11 @@ Groups = Literal["any", "axis"] | tuple[int, ...]
 
 ANYWHERE = "any"
 
-# What one backend's kernels read, told where another is asked for it.
+# What is there for one backend's kernels, told where another is asked for it.
 _ELSEWHERE = {
-    "fpa4w": "fpa4w is the layout of the Metal backend's int4 kernels; no other backend reads it",
-    "tile_packed_to_4d": "tile_packed_to_4d is the layout of the CUDA backend's int4 kernels for "
-    "linears; nothing else reads it",
+    "fpa4w": "fpa4w is for the Metal backend's int4 kernels; others have 4w or 8da4w",
+    "tile_packed_to_4d": "tile_packed_to_4d is for the CUDA backend's int4 kernels for linears; "
+    "nothing else reads it",
 }
 
 
