@@ -15,7 +15,8 @@ import torch
 
 from voxtral_build.backends.vulkan_readback import Delegate, delegates
 from voxtral_build.pte.extents import Extent
-from voxtral_build.pte.program_file import read, scalar_type_name, text
+from voxtral_build.pte.program_file import read, text
+from voxtral_build.pte.scalar_types import scalar_type_name
 from voxtral_build.pte.schema import table
 
 DTYPES = {"FLOAT32": torch.float32, "INT32": torch.int32, "INT8": torch.int8,

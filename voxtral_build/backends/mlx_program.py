@@ -20,7 +20,8 @@ import torch
 from voxtral_build.backends import mlx_serialization
 from voxtral_build.errors import PteError
 from voxtral_build.pte.extents import Extent
-from voxtral_build.pte.program_file import broken, read, scalar_type_name, text
+from voxtral_build.pte.program_file import broken, read, text
+from voxtral_build.pte.scalar_types import scalar_type_name
 from voxtral_build.pte.schema import table
 
 DELEGATE = "MLXBackend"

@@ -29,7 +29,7 @@ from voxtral_build.pte.flat_tensor import (
     pack,
     unpack,
 )
-from voxtral_build.pte.program_file import scalar_bytes
+from voxtral_build.pte.scalar_types import scalar_bytes
 from voxtral_build.pte.segments import (
     HEADER_AT,
     SEGMENT_ALIGNMENT,

@@ -17,11 +17,11 @@ from voxtral_build.pte.program_file import (
     broken,
     is_external,
     read,
-    scalar_type_name,
     tensors,
     text,
 )
 from voxtral_build.pte.render import render
+from voxtral_build.pte.scalar_types import scalar_type_name
 from voxtral_build.pte.schema import table
 from voxtral_build.pte.subsegments import CONSTANT, MUTABLE, plan_data_bytes
 

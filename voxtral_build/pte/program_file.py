@@ -13,16 +13,16 @@ Source: `executorch/schema/README.md` and `program.fbs` of ExecuTorch 1.5.
 
 from __future__ import annotations
 
-import math
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from voxtral_build.errors import PteError
 from voxtral_build.pte.extents import Extent
+from voxtral_build.pte.scalar_types import scalar_bytes
 from voxtral_build.pte.schema import table, unpack_program
 from voxtral_build.pte.segments import HEADER_AT
 
@@ -45,14 +45,6 @@ _PARSE_ERRORS = (
     TypeError,
     ValueError,
 )
-
-_ELEMENT_BYTES = {
-    "BYTE": 1, "CHAR": 1, "BOOL": 1, "QINT8": 1, "QUINT8": 1, "QUINT4X2": 1, "QUINT2X4": 1,
-    "FLOAT8E5M2": 1, "FLOAT8E4M3FN": 1, "FLOAT8E5M2FNUZ": 1, "FLOAT8E4M3FNUZ": 1,
-    "SHORT": 2, "HALF": 2, "BFLOAT16": 2, "BITS16": 2, "UINT16": 2,
-    "INT": 4, "FLOAT": 4, "QINT32": 4, "UINT32": 4,
-    "LONG": 8, "DOUBLE": 8, "UINT64": 8,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -135,14 +127,6 @@ def tensors(plan: Any) -> Iterator[Any]:
     return (value.val for value in plan.values or () if value.valType == kind)
 
 
-def scalar_type_name(scalar_type: int) -> str:
-    """The schema's name of a scalar type, such as "BFLOAT16"; "UNKNOWN_99" for others."""
-    for name, number in vars(table("ScalarType")).items():
-        if name in _ELEMENT_BYTES and number == scalar_type:
-            return str(name)
-    return f"UNKNOWN_{scalar_type}"
-
-
 def tensor_bytes(tensor: Any) -> int:
     """Bytes of a dense tensor of these sizes (of the upper bound, where they are dynamic).
 
@@ -151,18 +135,6 @@ def tensor_bytes(tensor: Any) -> int:
     """
     sizes = [int(size) for size in (() if tensor.sizes is None else tensor.sizes)]
     return scalar_bytes(tensor.scalarType, sizes)
-
-
-def scalar_bytes(scalar_type: int, sizes: Sequence[int]) -> int:
-    """Bytes of a dense tensor of this dtype and these sizes.
-
-    Raises:
-        ValueError: the schema has no such scalar type, or a size is negative.
-    """
-    name = scalar_type_name(scalar_type)
-    if name not in _ELEMENT_BYTES or any(size < 0 for size in sizes):
-        raise ValueError(f"a tensor of {name} with sizes {list(sizes)}")
-    return _ELEMENT_BYTES[name] * math.prod(sizes)
 
 
 def is_external(tensor: Any) -> bool:
