@@ -23,7 +23,7 @@ from tests.models import (
     stream_encode,
 )
 from voxtral_build.backends import BACKENDS
-from voxtral_build.backends.cuda_graph import tile_pack
+from voxtral_build.backends.cuda_graph import name_scalars_apart, tile_pack
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.quant import Quant
 from voxtral_build.quantization import quantize_tensor
@@ -222,3 +222,14 @@ def test_what_is_missing_is_named(cuda_host, monkeypatch, change, told):
 def test_a_cpu_build_of_pytorch_is_told_from_a_cuda_build(cuda_host):
     cuda_host.write_text("cuda: Optional[str] = None\nhip: Optional[str] = None\n")
     assert "CUDA build" in CUDA.missing()
+
+
+def test_scalars_of_two_methods_get_two_names():
+    from executorch.backends.cuda import cuda_weight_collector as collector
+
+    for _ in range(2):  # the second time nothing is left to do
+        name_scalars_apart()
+        for name in ("_lifted_tensor_constant5", "constant17", "_tensor_constant0"):
+            assert collector._is_aoti_library_local_fqn(name)
+        for name in ("decoder.norm.weight", "decoder.constant1"):
+            assert not collector._is_aoti_library_local_fqn(name)

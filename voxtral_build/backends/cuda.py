@@ -82,6 +82,9 @@ class CudaBackend(Backend):
         from executorch.backends.cuda.cuda_backend import CudaBackend as Cuda
         from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 
+        from voxtral_build.backends.cuda_graph import name_scalars_apart
+
+        name_scalars_apart()
         return (CudaPartitioner([Cuda.generate_method_name_compile_spec(method)]),)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from voxtral_build.backends.rewrites import call
 # Of aten::_weight_int4pack_mm: a tile is 8 rows of the weight by 16 columns, 8 tiles side by
 # side make what a warp reads at once.
 _ROWS, _COLUMNS = 8, 8 * 16
+
+# Names of constants that are no part of the model.
+_COUNTED = re.compile(r"(?:_lifted_tensor_)?constant\d+")
 
 
 def widen_convolutions(program: ExportedProgram) -> None:
@@ -102,3 +106,22 @@ def tile_pack(values: Tensor) -> Tensor:
     words = tiles.permute(0, 2, 1, 5, 3, 6, 4).reshape(-1, 4, 2)
     packed = (words[..., 0] | words[..., 1] << 4).contiguous().view(torch.int32)
     return packed.view(height // _ROWS, width // _COLUMNS, 32, 4)
+
+
+def name_scalars_apart() -> None:
+    """Give scalars of different methods different names among a model's data, from now on.
+
+    ExecuTorch names a weight by its place in the model, which is one model's over all methods,
+    and what belongs to one compiled library by that library's hash. Constants lifted out of a
+    graph, or folded by AOTInductor, are counted anew in each method, and it takes them for the
+    former: the fifth of the encoder and the decoder's are two contents under one name.
+    """
+    from executorch.backends.cuda import cuda_weight_collector as collector
+
+    known = collector._is_aoti_library_local_fqn
+
+    def is_local(name: str) -> bool:
+        return bool(known(name)) or _COUNTED.fullmatch(name) is not None
+
+    if not known("_lifted_tensor_constant0"):
+        collector._is_aoti_library_local_fqn = is_local
