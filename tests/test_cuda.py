@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests import cuda_ops
-from tests.aoti import everything_is_one_delegate
+from tests.aoti import everything_is_one_delegate, stand_in_for_the_compiler
 from tests.models import (
     NONE,
     ONE_LAYER,
@@ -24,7 +24,11 @@ from tests.models import (
 )
 from voxtral_build.backends import BACKENDS
 from voxtral_build.backends.cuda_graph import name_scalars_apart, tile_pack
+from voxtral_build.backends.lowering import lower_program, write_unit
 from voxtral_build.model.attention import STANDARD
+from voxtral_build.pte.data_file import read_data
+from voxtral_build.pte.inspect import describe, undelegated_operators
+from voxtral_build.pte.link import link
 from voxtral_build.quant import Quant
 from voxtral_build.quantization import quantize_tensor
 
@@ -38,6 +42,11 @@ METHODS = [
     ("token_embedding", "offline"),
 ]
 OVER_TIME = METHODS[:4]
+STREAMING = [
+    ("encode_audio_chunk", "streaming"),
+    ("text_decoder", "streaming"),
+    ("token_embedding", "streaming"),
+]
 
 
 @pytest.fixture(scope="module", params=[NONE, TILES], ids=lambda quant: quant.slug)
@@ -126,6 +135,39 @@ def test_the_partitioner_takes_every_node(prepared, method, mode):
     names = [str(node.target) for node in edge.graph.nodes]
     assert len([n for n in names if n.startswith("triton.sdpa")]) == (method != "token_embedding")
     assert not [name for name in names if "scaled_dot_product" in name]
+
+
+def test_around_the_compiler_units_with_data_files_are_joined(monkeypatch, tmp_path):
+    """Weights lie in the data file by their names in the model, which no two methods share."""
+    stand_in_for_the_compiler(monkeypatch, cuda_ops.cuda_backend())
+    units = []
+    for method, mode in STREAMING:
+        quant = Quant.parse("8w.axis") if method == "token_embedding" else TILES
+        program = bound(checkpoint(ONE_LAYER), method, mode, STANDARD, quant, torch.bfloat16)
+        lowered = lower_program(method, program, CUDA, quant.packing_format)
+        units.append(tmp_path / f"{method}.pte")
+        write_unit(lowered, units[-1], CUDA)
+        described = describe(units[-1]).methods[method]
+        assert described.delegates == {"CudaBackend": 1}
+        # Nothing else than what goes in, and what comes out.
+        inputs = 1 if method == "token_embedding" else 2
+        copies = {"et_copy::_h2d_copy.out": inputs, "et_copy::_d2h_copy.out": 1}
+        assert described.operators == copies
+        assert undelegated_operators(described) == {}
+        entries = read_data(units[-1].with_suffix(".ptd")).entries
+        if method == "token_embedding":
+            assert len(entries) > 0
+            continue
+        # All linears are packed: no tensor of torchao's class is left, to be taken apart.
+        for name, tensor in program.state_dict.items():
+            assert entries[f"cuda_fqn_weight:cpu:{name}"].extent.size == tensor.nbytes
+        assert any(name.endswith("wo.weight.packed") for name in program.state_dict)
+    output = tmp_path / "model.pte"
+    link(units, output, {}, data_files={unit: unit.with_suffix(".ptd") for unit in units})
+    assert describe(output).methods.keys() == {method for method, _ in STREAMING}
+    joined = read_data(output.with_suffix(".ptd"))
+    parts = [read_data(unit.with_suffix(".ptd")).entries for unit in units]
+    assert len(joined.entries) == sum(len(part) for part in parts)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(8, 128), (24, 384)])

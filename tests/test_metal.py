@@ -11,10 +11,11 @@ import sys
 
 import pytest
 import torch
+from executorch.backends.apple.metal.metal_backend import MetalBackend as MetalCompiler
 from torch import nn
 
 from tests import mps_ops
-from tests.aoti import everything_is_one_delegate
+from tests.aoti import everything_is_one_delegate, stand_in_for_the_compiler
 from tests.models import (
     NONE,
     ONE_LAYER,
@@ -28,9 +29,11 @@ from tests.models import (
     stream_encode,
 )
 from voxtral_build.backends import BACKENDS
+from voxtral_build.backends.lowering import lower_program, write_unit
 from voxtral_build.errors import BuildError
 from voxtral_build.model.attention import MPS_MATH, STANDARD, MpsSDPA
 from voxtral_build.model.kv_cache import Positions, SequenceKV
+from voxtral_build.pte.inspect import describe
 from voxtral_build.quant import Quant
 from voxtral_build.quantization import quantize_tensor
 from voxtral_build.steps.synth import Size
@@ -125,6 +128,24 @@ def test_the_partitioner_takes_every_node(prepared, method, mode):
     (spec,) = partitioner.delegation_spec.compile_specs
     assert (spec.key, spec.value) == ("method_name", method.encode())
     everything_is_one_delegate(method, programs[method, mode], METAL, partitioner)
+
+
+@pytest.mark.parametrize(("method", "mode"), METHODS)
+def test_around_the_compiler_a_unit_is_one_delegate_with_its_data(
+    monkeypatch, tmp_path, method, mode
+):
+    """Its library and its weights, by their hashes, within the `.pte`."""
+    mps_ops.define_linears()
+    stand_in_for_the_compiler(monkeypatch, MetalCompiler)
+    program = bound(checkpoint(SIZE), method, mode, MPS_MATH, FPA4W)
+    path = tmp_path / "unit.pte"
+    write_unit(lower_program(method, program, METAL), path, METAL)
+    described = describe(path).methods[method]
+    assert described.delegates == {"MetalBackend": 1}
+    assert described.operators == {}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["unit.pte"]
+    weights = sum(tensor.nbytes for tensor in program.state_dict.values())
+    assert weights < path.stat().st_size < 1.5 * weights + 2e5
 
 
 @pytest.mark.parametrize("family", [MPS_MATH, STANDARD], ids=lambda family: family.name)

@@ -167,6 +167,17 @@ def undelegated_linears(method: MethodDescription) -> int:
     return _calls_with(method, _LINEAR_WORDS)
 
 
+def undelegated_operators(method: MethodDescription) -> dict[str, int]:
+    """Kernel calls outside of any delegate, but for a device's own way in and out.
+
+    Inputs and outputs are the caller's, on the CPU; for a delegate that computes elsewhere,
+    ExecuTorch copies them at the method's edges (`et_copy::_h2d_copy`, `_d2h_copy`).
+    """
+    return {
+        name: count for name, count in method.operators.items() if not name.startswith("et_copy::")
+    }
+
+
 def batched_matmuls(method: MethodDescription) -> int:
     """Kernel calls of bmm and baddbmm outside of any delegate: attention, not weights."""
     return _calls_with(method, _BATCHED_WORDS)
