@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -48,10 +49,14 @@ class VulkanBackend(Backend):
 
     def partitioners(self, method: str) -> Sequence[Any]:
         import torchao  # noqa: F401  # defines dequantize_affine
+
+        level = logging.getLogger().level
         from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
         from executorch.backends.vulkan.serialization.vulkan_graph_schema import VkStorageType
         from executorch.exir.dialects._ops import ops
 
+        # Importing it, all of a process's loggers were told to say more.
+        logging.getLogger().setLevel(level)
         options: dict[str, Any] = {
             # In buffers a tensor has one form wherever it is read or written; images have
             # several, and limits on their sides.

@@ -83,7 +83,7 @@ _OTHERS = frozenset(
     }
 )  # fmt: skip
 # What may look up embeddings on the CPU.
-_EMBEDDINGS = ("aten::embedding.out", "quantized_decomposed::embedding_byte.dtype_out")
+_EMBEDDINGS = ("aten::embedding.out", "quantized_decomposed::embedding_byte.out")
 # Kernels that may stay with the CPU: where keys are written, and the turns of RoPE.
 _OUTSIDE = frozenset(
     {
@@ -269,17 +269,18 @@ def _expected(node: Node, name: str, program: ExportedProgram) -> tuple[str, lis
     target, weight = _parameter(cast("Node", node.args[position]), program)
     has_bias = node.target in (aten.linear.default, aten.conv1d.default)
     bias = node.args[2] if has_bias and len(node.args) > 2 else None
-    quantized = hasattr(weight, "qdata")
-    if "q4gsw" not in name:
-        # Of a quantized weight no bytes would do: the op does not know it.
-        parts = [b"" if quantized else _sha256(weight)]
-    else:
+    if hasattr(weight, "qdata") != ("q4gsw" in name):
+        # Quantized, and an op that does not know it, or the other way round.
+        parts = [b""] * (len(_WEIGHTS[name]) - has_bias)
+    elif "q4gsw" in name:
         packed, scales, sums = pack_int4(weight)
         parts = [_sha256(packed), _sha256(scales)]
         if name == "et_vk.linear_dq8ca_q4gsw.default":
             parts.append(_sha256(sums))
         if name == "et_vk.embedding_q4gsw.default":
             parts[1] = _sha256(cast("Any", weight).scale)
+    else:
+        parts = [_sha256(weight)]
     hashes: list[bytes | None] = list(parts)
     if has_bias:
         tensor = None if bias is None else _parameter(cast("Node", bias), program)[1]
@@ -330,8 +331,8 @@ def _tensor(program: ExportedProgram, name: str) -> Tensor:
 
 
 def _sha256(tensor: Tensor) -> bytes:
-    data = tensor.detach().contiguous().numpy()
-    return hashlib.sha256(memoryview(data).cast("B") if data.size else b"").digest()
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.sha256(cast("Any", data)).digest()
 
 
 def _state(written: Sequence[Delegate], program: ExportedProgram) -> Iterator[str]:
