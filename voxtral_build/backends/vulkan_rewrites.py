@@ -54,7 +54,7 @@ class _Rewriter:
         self.mode = next(value.fake_mode for value in values if isinstance(value, FakeTensor))
         self.stack: Any = None  # of the node being rewritten
         self.biases: dict[Node, Node] = {}
-        self.writes: dict[tuple[Node, int], tuple[Node, Node, Node]] = {}
+        self.writes: dict[tuple[Any, ...], tuple[Node, Node, Node]] = {}
 
     def run(self) -> None:
         rewrites = {
@@ -171,9 +171,12 @@ class _Rewriter:
         cache, dim, indices, rows = cast("list[Any]", node.args)
         assert dim == 2
         slots = cache.meta["val"].shape[2]
-        if (indices, slots) not in self.writes:
-            self.writes[indices, slots] = self._slots(indices, slots)
-        source, written, kept = self.writes[indices, slots]
+        # Each layer's ring takes its own remainder of the same positions.
+        ring = indices.target is aten.remainder.Scalar
+        key = (*indices.args, slots) if ring else (indices, slots)
+        if key not in self.writes:
+            self.writes[key] = self._slots(indices, slots)
+        source, written, kept = self.writes[key]
         rows = call(aten.index.Tensor, rows, [None, None, source])
         rows = call(aten.mul.Tensor, rows, written)
         old = call(aten.mul.Tensor, cache, kept)
