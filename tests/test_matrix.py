@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,16 @@ def error_of(data: Any) -> str:
 def test_the_default_matrix(repository: Path) -> None:
     matrix = Matrix.load(repository / "config" / "matrix.yaml")
     assert [variant.slug for variant in matrix.variants] == [
-        "xnnpack-fp32-none-offline",
-        "xnnpack-fp32-none-streaming",
-        "xnnpack-fp32-8da4w-offline",
-        "xnnpack-fp32-8da4w-streaming",
-        "xnnpack-fp32-8w-offline",
-        "xnnpack-fp32-8w-streaming",
-        "xnnpack-fp32-8da8w-offline",
-        "xnnpack-fp32-8da8w-streaming",
-        "portable-fp32-none-offline",
-        "portable-fp32-none-streaming",
+        f"{cell}-{mode}"
+        for cell in (
+            *(f"xnnpack-fp32-{scheme}" for scheme in ("none", "8da4w", "8w", "8da8w", "8w_8da4w")),
+            *(f"portable-fp32-{scheme}" for scheme in ("none", "8da4w", "8w", "8w_8da4w")),
+            *("mlx-bf16-none", "mlx-bf16-8w", "mlx-bf16-4w"),
+            *("vulkan-fp32-none", "vulkan-fp32-8da4w"),
+            *("metal-bf16-none", "metal-bf16-fpa4w"),
+            *("cuda-bf16-none", "cuda-bf16-4w_tiles"),
+        )
+        for mode in ("offline", "streaming")
     ]
     assert matrix.settings == Settings(max_seq_len=1024)
     assert (matrix.checkpoint.path, matrix.clips) == (Path("demo/checkpoint"), Path("demo/clips"))
@@ -67,9 +68,12 @@ def test_units_of_a_quantized_variant(matrix_data: Data) -> None:
 def test_both_modes_share_the_embedding_and_both_backends_the_graphs(matrix_data: Data) -> None:
     matrix = Matrix.parse(matrix_data)
     units = [unit for variant in matrix.variants for unit in matrix.units(variant)]
-    assert len(units) == 30
-    assert len(set(units)) == 23
-    assert len({graph_for(unit) for unit in units}) == 18
+    # Five units a scheme where it shares none: two encoders, two decoders, one embedding.
+    backends = {"xnnpack": 18, "portable": 14, "mlx": 15, "vulkan": 10, "metal": 9, "cuda": 10}
+    assert Counter(unit.backend for unit in set(units)) == backends
+    assert len(units) == 3 * len(matrix.variants)
+    # portable has no graph of its own, and cuda shares mlx's of bf16 without quantization.
+    assert len({graph_for(unit) for unit in units}) == 52
 
 
 def test_an_unquantized_unit_has_no_weights_of_its_own(matrix_data: Data) -> None:
@@ -161,7 +165,7 @@ def test_what_is_no_variant(slug: str) -> None:
 
 
 def test_duplicates_merge_and_order_follows_the_lists(matrix_data: Data) -> None:
-    product = matrix_data["variants"][1]
+    product = {**matrix_data["variants"][1], "scheme": ["none"]}
     matrix_data["variants"] = [{**product, "mode": ["streaming", "offline"]}, product]
     assert [variant.mode for variant in Matrix.parse(matrix_data).variants] == [
         "streaming",

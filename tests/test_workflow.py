@@ -24,6 +24,15 @@ STAGES = (
     *("download", "meta_load", "quantize", "export", "lower", "preprocessor", "link"),
     *("reference", "validate", "card", "catalog"),
 )
+# Of the default matrix, which has more of each than most tests need.
+WHOLE = {
+    **dict.fromkeys(("download", "meta_load", "reference", "catalog"), 1),
+    "preprocessor": 2,
+    "quantize": 13,
+    "export": 43,
+    "lower": 57,
+    **dict.fromkeys(("link", "validate", "card"), 28),
+}
 ALL = {
     "download": 1,
     "meta_load": 1,
@@ -122,11 +131,62 @@ class Workspace:
 
 @pytest.fixture
 def workspace(tmp_path: Path, repository: Path, matrix_data: dict[str, Any]) -> Workspace:
+    products = [
+        {"backend": ["xnnpack"], "scheme": ["none", "8da4w", "8w", "8da8w"]},
+        {"backend": ["portable"], "scheme": ["none"]},
+    ]
+    both = {"dtype": ["fp32"], "mode": ["offline", "streaming"]}
+    matrix_data["variants"] = [product | both for product in products]
     return Workspace(tmp_path, repository, matrix_data)
 
 
-def test_the_default_matrix(workspace: Workspace) -> None:
-    assert workspace.plan().stages == ALL
+@pytest.fixture
+def whole(tmp_path: Path, repository: Path, matrix_data: dict[str, Any]) -> Workspace:
+    """Of the default matrix."""
+    return Workspace(tmp_path, repository, matrix_data)
+
+
+def test_the_default_matrix(whole: Workspace) -> None:
+    assert whole.plan().stages == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("backend", "parts"),
+    [
+        ("metal", ["allowed: macOS on Apple silicon"]),
+        ("cuda", ["got:     an NVIDIA GPU", "allowed: Linux with an NVIDIA GPU"]),
+    ],
+)
+def test_a_backend_of_another_host(whole: Workspace, backend: str, parts: list[str]) -> None:
+    """On the hosts that tests run on, neither can be lowered."""
+    result = whole.snakemake(backend, "--dry-run")
+    assert result.code == 2
+    assert "Traceback" not in result.output
+    for part in [f"error: {backend} cannot be lowered on this host", "`snakemake graphs`", *parts]:
+        assert part in result.output
+
+
+def test_all_that_comes_before_lowering(whole: Workspace) -> None:
+    stages = whole.plan("graphs").stages
+    assert stages == {"download": 1, "meta_load": 1, "export": 52, "quantize": 15}
+
+
+def test_data_files_belong_to_units_and_artifacts_of_their_backend(whole: Workspace) -> None:
+    """A variant's own path plans its jobs; the one that lowers refuses the host itself."""
+    plan = whole.plan("artifacts/cuda-bf16-4w_tiles-streaming/report.json", "--printshellcmds")
+    units = re.findall(r"--data-file (\S+)", plan.output)
+    assert len(set(units)) == 3
+    assert all(unit.startswith("build/units/cuda-bf16-") for unit in units)
+    assert "artifacts/cuda-bf16-4w_tiles-streaming/model.ptd" in plan.output
+    other = whole.plan("artifacts/mlx-bf16-none-streaming/report.json", "--printshellcmds")
+    assert ".ptd" not in other.output
+
+
+def test_what_is_not_built_here_is_told(whole: Workspace) -> None:
+    del whole.data["variants"][:4]
+    result = whole.snakemake("--nolock")  # nothing is left for this host but the catalog
+    assert "metal: 4 variants are not built here; they need macOS on Apple silicon" in result.output
+    assert "cuda: 4 variants are not built here; they need Linux with an NVIDIA" in result.output
 
 
 def test_the_shipped_checkpoint_is_found_from_anywhere(

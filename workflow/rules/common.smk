@@ -4,6 +4,7 @@ Rules know paths. What may be combined is in voxtral_build/matrix.py, and what a
 in voxtral_build/steps.
 """
 
+import functools
 import json
 import os
 import shlex
@@ -182,28 +183,29 @@ def has_data(item):
 # Inputs.
 
 
-def code_for(step, chosen):
+@functools.cache
+def code_for(step, *chosen):
     """The code of a step where it runs that of some backends only."""
-    others = [backend for backend in BACKENDS.values() if backend not in chosen]
-    return step_sources(step, without=[f"backends.{other.name}" for other in others])
+    others = [name for name in BACKENDS if name not in chosen]
+    return step_sources(step, without=[f"backends.{name}" for name in others])
 
 
 def export_code(wildcards):
     attention = graph_of(wildcards).attention
-    chosen = [b for b in BACKENDS.values() if b.capability.attention == attention]
-    return code_for("export", chosen)
+    chosen = [b.name for b in BACKENDS.values() if b.capability.attention == attention]
+    return code_for("export", *chosen)
 
 
 def lower_code(wildcards):
-    return code_for("lower", [BACKENDS[unit_of(wildcards).backend]])
+    return code_for("lower", unit_of(wildcards).backend)
 
 
 def validate_code(wildcards):
-    return code_for("validate", [BACKENDS[variant_of(wildcards).backend]])
+    return code_for("validate", variant_of(wildcards).backend)
 
 
 def preprocessor_code(wildcards):
-    return code_for("preprocessor", [KERNELS_ONLY])
+    return code_for("preprocessor", KERNELS_ONLY.name)
 
 
 def shipped(folder):
