@@ -29,7 +29,7 @@ from voxtral_build.errors import BuildError, HostError, PteError
 from voxtral_build.graph import bind_weights, export_method, load_graph, save_graph, strip_weights
 from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
 from voxtral_build.pte.link import link
-from voxtral_build.quant import QUANT_TYPES, Quant, Scheme
+from voxtral_build.quant import EMBEDDING_TYPES, QUANT_TYPES, Quant, Scheme
 from voxtral_build.quantization import quantize_tensor, quantized_names
 from voxtral_build.steps.synth import Size
 from voxtral_build.weights import TORCH_DTYPES, parameter_names, read_tensors
@@ -180,10 +180,10 @@ def test_a_wheel_without_the_generator_is_told(monkeypatch, tmp_path):
 def test_what_is_refused_has_a_reason():
     for dtype in ("fp32", "bf16"):
         for name in QUANT_TYPES:
-            embedding = "8w" if name.startswith("8da") else name
+            embedding = name if name in EMBEDDING_TYPES else "none"
             scheme = Scheme(encoder=name, decoder=name, embedding=embedding)
             objections = list(BACKEND.capability.objections(dtype, scheme))
-            assert bool(objections) == name.startswith("8da"), name
+            assert bool(objections) == (name not in ("none", "4w", "8w")), name
             assert all(objection.reason for objection in objections)
 
 

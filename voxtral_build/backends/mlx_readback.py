@@ -33,7 +33,6 @@ LARGEST_DIFFERENCE = 1e-4
 LARGEST_NOISE = 4.0
 _ROWS = 512
 _TOKENS = 64  # fewer than any vocabulary has
-_MEL = "mel"
 
 # Operations that hold a model's work, by the graph's and by the payload's names. All others
 # are told right from wrong by running them.
@@ -300,9 +299,9 @@ def example_calls(
         yield (torch.randint(_TOKENS, (1, min(_TOKENS, first.sizes[1])), generator=generator),)
         return
     if method == "audio_encoder":
-        node = next(iter(program.graph.find_nodes(op="placeholder", target=_MEL)))
+        chunk = first.sizes[2] // written.meta[written.outputs[0]].sizes[1]
         for tokens in (1, 4):
-            yield (floats(1, first.sizes[1], tokens * _step(node.meta["val"].shape[2])),)
+            yield (floats(1, first.sizes[1], tokens * chunk),)
         return
     slots = max(written.meta[tid].sizes[2] for tid in written.state if written.meta[tid].rank == 4)
     bound = written.meta[written.inputs[1]]
@@ -316,11 +315,6 @@ def example_calls(
         positions = torch.arange(start, start + count)
         shape = (1, count, first.sizes[2]) if varies else first.sizes
         yield floats(*shape), positions
-
-
-def _step(size: int | torch.SymInt) -> int:
-    """What a size such as 8 * tokens is a multiple of."""
-    return size if isinstance(size, int) else int(size.node.expr.as_coeff_Mul()[0])
 
 
 class Eager(fx.Interpreter):
@@ -363,14 +357,21 @@ class Eager(fx.Interpreter):
 
 
 def _dequantize(
-    qdata: Tensor, block: list[int], scale: Tensor, zero_point: Tensor, *rest: Any
+    qdata: Tensor,
+    block: list[int],
+    scale: Tensor,
+    zero_point: Tensor,
+    kind: torch.dtype,
+    low: int,
+    high: int,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """torchao's, some rows at once: its temporaries are several times the size of its result."""
-    *_, dtype = rest
+    dequantize = torch.ops.torchao.dequantize_affine.default
     result = torch.empty(qdata.shape, dtype=dtype)
     parts = (torch.split(tensor, _ROWS) for tensor in (result, qdata, scale, zero_point))
     for rows, q, s, z in zip(*parts, strict=True):
-        rows.copy_(torch.ops.torchao.dequantize_affine.default(q, block, s, z, *rest))
+        rows.copy_(dequantize(q, block, s, z, kind, low, high, dtype))
     return result
 
 

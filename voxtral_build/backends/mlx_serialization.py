@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 from functools import cache
 from importlib.metadata import version
@@ -167,7 +168,7 @@ def _generate(shipped: Path, folder: Path) -> None:
 
 
 def _load_generator(shipped: Path) -> Any:
-    name = "_voxtral_build_mlx_generator"
+    name = f"_voxtral_build_mlx_generator_{threading.get_ident()}"
     spec = importlib.util.spec_from_file_location(name, shipped / "generate.py")
     if spec is None or spec.loader is None:
         raise ImportError(f"{shipped / 'generate.py'} cannot be imported")
