@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from tests import mps_ops  # noqa: F401  # kernels that PyTorch has on macOS only
 from voxtral_build.axes import COMPONENT_OF, Method, Mode
 from voxtral_build.graph import bind_weights, export_method
 from voxtral_build.methods import MethodBuilder

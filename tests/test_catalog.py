@@ -132,7 +132,7 @@ def test_the_command_writes_all_three(matrix_data, tmp_path):
         *("catalog.json", "index.html", "README.md")
     }
     read = Catalog.load(tmp_path / "catalog" / "catalog.json")
-    assert [e.status for e in read.entries].count("not built") == 8
+    assert [e.status for e in read.entries].count("not built") == len(read.entries) - 2
     for name in ("index.html", "README.md"):
         text = (tmp_path / "catalog" / name).read_text(encoding="utf-8")
         assert NAME in text

@@ -27,7 +27,7 @@ from voxtral_build.axes import COMPONENT_OF, METHODS_OF
 from voxtral_build.errors import BuildError
 from voxtral_build.graph import bind_weights, export_method, load_graph, save_graph, strip_weights
 from voxtral_build.model import attention
-from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
+from voxtral_build.model.attention import FAMILIES
 from voxtral_build.quant import Quant
 
 FAMILIES = pytest.mark.parametrize("family", [CUSTOM_SDPA, STANDARD], ids=lambda f: f.name)

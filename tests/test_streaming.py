@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 
 from tests.models import checkpoint, eager, random_embeds, random_mel, stream_decode, stream_encode
-from voxtral_build.model.attention import CUSTOM_SDPA, STANDARD
+from voxtral_build.model.attention import FAMILIES
 from voxtral_build.model.kv_cache import Positions, RingKVCache, StandardRingKVCache
 from voxtral_build.model.layers import reset_runtime_buffers
 
-FAMILIES = pytest.mark.parametrize("family", [CUSTOM_SDPA, STANDARD], ids=lambda f: f.name)
+EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 
 
-@FAMILIES
+@EACH_FAMILY
 @pytest.mark.parametrize("fidelity_settings", ["reference", "executorch"])
 @torch.no_grad()
 def test_streaming_encoder_equals_offline(family, fidelity_settings):
@@ -28,7 +28,7 @@ def test_streaming_encoder_equals_offline(family, fidelity_settings):
     torch.testing.assert_close(stream_encode(streaming, mel), offline, atol=2e-5, rtol=0)
 
 
-@FAMILIES
+@EACH_FAMILY
 @torch.no_grad()
 def test_an_utterance_after_another_is_as_after_none(family):
     """Position 0 starts anew: no state of the utterance before is seen."""
@@ -45,7 +45,7 @@ def test_an_utterance_after_another_is_as_after_none(family):
     assert torch.equal(stream_decode(decode, embeds, 8), alone)
 
 
-@FAMILIES
+@EACH_FAMILY
 @pytest.mark.parametrize("chunk", [1, 3, 4, 8])
 @torch.no_grad()
 def test_ring_attention_equals_windowed_attention(family, chunk):
