@@ -27,10 +27,10 @@ from voxtral_build.axes import COMPONENT_OF, METHODS_OF
 from voxtral_build.errors import BuildError
 from voxtral_build.graph import bind_weights, export_method, load_graph, save_graph, strip_weights
 from voxtral_build.model import attention
-from voxtral_build.model.attention import FAMILIES
+from voxtral_build.model.attention import CUSTOM_SDPA, FAMILIES
 from voxtral_build.quant import Quant
 
-FAMILIES = pytest.mark.parametrize("family", [CUSTOM_SDPA, STANDARD], ids=lambda f: f.name)
+EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 DA4W, W8 = Quant.parse("8da4w.g32"), Quant.parse("8w.axis")
 
 
@@ -46,17 +46,20 @@ def _bound(tmp_path: Path, method, mode, family, quant) -> tuple[nn.Module, nn.M
     return loaded.module(check_guards=False), eager(folder, method, mode, **args)
 
 
-@FAMILIES
+@EACH_FAMILY
 @pytest.mark.parametrize("quant", [NONE, DA4W], ids=lambda q: q.slug)
 @torch.no_grad()
 def test_offline_encoder_graph(tmp_path, family, quant):
     graph, module = _bound(tmp_path, "audio_encoder", "offline", family, quant)
-    for frames in (8, 16, 160, 8 * 256):  # the example has 160; 2048 is the bound
+    # Rounding each token's activations, a graph whose sizes are symbols takes two at least:
+    # fewer than any recording has with the silence around it.
+    shortest = 16 if family.symbolic_sizes and quant is DA4W else 8
+    for frames in (shortest, 24, 160, 8 * 256):  # the example has 160; 2048 is the bound
         mel = random_mel(frames)
         torch.testing.assert_close(graph(mel), module(mel), atol=1e-5, rtol=0)
 
 
-@FAMILIES
+@EACH_FAMILY
 @pytest.mark.parametrize("quant", [NONE, DA4W], ids=lambda q: q.slug)
 @torch.no_grad()
 def test_streaming_encoder_graph_past_ring_wraps(tmp_path, family, quant):
@@ -67,7 +70,7 @@ def test_streaming_encoder_graph_past_ring_wraps(tmp_path, family, quant):
     )
 
 
-@FAMILIES
+@EACH_FAMILY
 @pytest.mark.parametrize("mode", ["offline", "streaming"])
 @pytest.mark.parametrize("quant", [NONE, DA4W], ids=lambda q: q.slug)
 @torch.no_grad()
