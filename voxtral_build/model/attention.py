@@ -182,7 +182,7 @@ STANDARD = AttentionFamily(
     StaticKVCache,
     StandardRingKVCache,
     scalar_start=False,
-    symbolic_sizes=True,
+    symbolic_sizes=False,
 )
 MPS_MATH = AttentionFamily(
     "mps_math",
