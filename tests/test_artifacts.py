@@ -21,14 +21,20 @@ from tests.models import (
 from voxtral_build import sound
 from voxtral_build.audio import log_mel
 from voxtral_build.backends import BACKENDS
+from voxtral_build.catalog.card import artifact_card, repository_card
+from voxtral_build.catalog.collect import artifact_entry
+from voxtral_build.catalog.entries import Catalog
 from voxtral_build.errors import ValidationError
 from voxtral_build.graph import bind_weights, load_graph
+from voxtral_build.manifest import FileRecord, Manifest
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import AudioParams
 from voxtral_build.pte.inspect import describe, undelegated_linears
+from voxtral_build.report import Report
 from voxtral_build.runtime.program import Program
 from voxtral_build.steps import lower, synth
 from voxtral_build.variants import Variant
+from voxtral_build.verify import verify
 
 pytestmark = pytest.mark.lowering
 
@@ -253,3 +259,32 @@ def test_a_failed_step_leaves_no_output(factory, tmp_path):
             output=tmp_path / "out" / "unit.pte",
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_what_no_runtime_here_runs_is_read_back(factory, tmp_path):
+    """Inspected, not validated: in report, catalog and card; and refused once a bit is wrong."""
+    variant = Variant("mlx", "bf16", "none", "streaming")
+    folder = tmp_path / variant.slug
+    shutil.copytree(factory.artifact(variant), folder)
+    factory.validate(variant, folder / "report.json", artifact=folder)
+    report = Report.load(folder / "report.json")
+    assert (report.status, report.not_run) == ("inspected", "the runtime here has no MLXBackend")
+    assert report.speed is report.words is report.against_float32 is None
+    assert all(method.delegates == {"MLXBackend": 1} for method in report.methods.values())
+    verify(folder)
+    entry = artifact_entry(folder)
+    assert entry.status == "inspected"
+    assert "It was not run (the runtime here has no MLXBackend)" in artifact_card(entry)
+    whole = repository_card(Catalog(entries=[entry]))
+    assert "None is validated." in whole
+    assert "## Read back, not run" in whole
+    # Some weight in the middle of the file, and a manifest that knows no better.
+    content = bytearray((folder / "model.pte").read_bytes())
+    content[len(content) // 2] ^= 16
+    (folder / "model.pte").write_bytes(content)
+    manifest = Manifest.load(folder / "manifest.json")
+    manifest.files["model.pte"] = FileRecord.of(folder / "model.pte")
+    manifest.write(folder / "manifest.json")
+    with pytest.raises(ValidationError, match="constants"):
+        factory.validate(variant, folder / "report.json", artifact=folder)
+    assert not (folder / "report.json").exists()

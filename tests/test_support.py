@@ -36,28 +36,35 @@ def module(quant, dtype, kind):
     one = nn.Embedding(128, 128) if kind == "embedding" else nn.Linear(128, 128, bias=False)
     tensor = weight if quant.type == "none" else quantize_tensor(weight, quant)
     one.weight = nn.Parameter(tensor, requires_grad=False)
-    x = torch.arange(7) if kind == "embedding" else torch.randn(1, 7, 128, generator=generator)
-    return one.eval(), x if kind == "embedding" else x.to(dtype)
+    x = (
+        torch.arange(7).unsqueeze(0)
+        if kind == "embedding"
+        else torch.randn(1, 7, 128, generator=generator)
+    )
+    return nn.Sequential(one).eval(), x if kind == "embedding" else x.to(dtype)
 
 
 def fault(backend, quant, dtype, kind, path):
     """Why one layer cannot be had so, or None."""
+    name = {"linear": "text_decoder", "embedding": "token_embedding"}[kind]
     one, x = module(quant, TORCH_DTYPES[dtype], kind)
     program = torch.export.export(one, (x,), strict=True)
     try:
         with path.open("wb") as file:
-            lower_program("forward", program, backend).write_to_file(file)
+            lower_program(name, program, backend).write_to_file(file)
     except Exception as error:  # ExecuTorch raises whatever it comes across
         return f"lowering: {error}"
-    method = describe(path).methods["forward"]
+    method = describe(path).methods[name]
     if backend.delegated == "everything" and method.operators:
         return f"not delegated: {method.operators}"
     if backend.delegated == "linears" and undelegated_linears(method):
         return "not delegated"
     if backend.delegate is not None and not has_delegate(backend.delegate):
-        return None  # as far as can be told here
+        graph = torch.export.export(one, (x,), strict=True)
+        wrong = [o.gate for o in backend.inspect(name, path, graph) if not o.passed]
+        return ", ".join(wrong) or None
     try:
-        got = Program(path).method("forward")(x).float()
+        got = Program(path).method(name)(x).float()
     except Exception as error:
         return f"running: {error}"
     expected = one(x).float()
