@@ -171,7 +171,7 @@ def test_a_wheel_without_the_generator_is_told(monkeypatch, tmp_path):
     with pytest.raises(HostError, match=r"generate\.py"):
         mlx_serialization.install()
     monkeypatch.setattr(mlx_serialization, "_executorch", lambda: None)
-    assert BACKEND.missing() == "executorch is not installed"
+    assert BACKEND.missing() == "executorch"
 
 
 # --- what can be built ---------------------------------------------------------------------

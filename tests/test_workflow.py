@@ -154,7 +154,7 @@ def test_the_default_matrix(whole: Workspace) -> None:
     ("backend", "parts"),
     [
         ("metal", ["allowed: macOS on Apple silicon"]),
-        ("cuda", ["got:     an NVIDIA GPU", "allowed: Linux with an NVIDIA GPU"]),
+        ("cuda", ["got:     a host that lacks an NVIDIA GPU", "allowed: Linux with an NVIDIA GPU"]),
     ],
 )
 def test_a_backend_of_another_host(whole: Workspace, backend: str, parts: list[str]) -> None:

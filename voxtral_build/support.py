@@ -47,7 +47,7 @@ def _cell(variant: Variant, schemes: Mapping[str, Scheme]) -> Cell:
     refusals = [objection.sentence(variant.backend) for objection in objections]
     missing = backend.missing()
     verdict: Verdict = "refused" if refusals else "here" if missing is None else "host"
-    reason = "; ".join(dict.fromkeys(refusals)) or missing
+    reason = "; ".join(dict.fromkeys(refusals)) or (missing and f"this host lacks {missing}")
     return Cell(variant.backend, variant.dtype, variant.scheme, variant.mode, verdict, reason)
 
 
@@ -93,7 +93,7 @@ def _backend_rows() -> Iterator[tuple[str, ...]]:
             name,
             backend.description,
             "any host" if capability.host == ANYWHERE else capability.host,
-            "yes" if missing is None else f"no: {missing}",
+            "yes" if missing is None else f"no, it lacks {missing}",
             capability.attention,
             backend.delegate or "none",
             ", ".join(capability.dtypes),

@@ -43,7 +43,7 @@ def require_host(name: str) -> None:
     if missing is not None:
         raise BuildError(
             f"{name} cannot be lowered on this host",
-            got=missing,
+            got=f"a host that lacks {missing}",
             allowed=backend.capability.host,
             next_step=f"run `snakemake {name}` there; what comes before is made on any host by "
             "`snakemake graphs`",

@@ -43,7 +43,10 @@ class Backend(ABC):
     data_file: ClassVar[bool] = False
 
     def missing(self) -> str | None:
-        """What this machine lacks to lower for it; None if it can. Takes no time."""
+        """What this machine lacks to lower for it, to follow that word; None if it can.
+
+        Takes no time.
+        """
         return None
 
     def family(self) -> AttentionFamily:

@@ -49,12 +49,12 @@ def missing() -> str | None:
     """What of the generator's parts this installation lacks; None: the files can be made."""
     root, folder = _executorch(), _shipped()
     if root is None or folder is None:
-        return "executorch is not installed"
+        return "executorch"
     if (folder / _SCHEMA).exists():
         return None
     parts = (folder / "generate.py", folder / "schema.fbs", _flatc(root))
     absent = [str(part.relative_to(root)) for part in parts if not part.exists()]
-    return f"the executorch wheel has no {', '.join(absent)}" if absent else None
+    return f"{', '.join(absent)} of the executorch wheel" if absent else None
 
 
 def install() -> None:
@@ -70,7 +70,7 @@ def install() -> None:
     if lacking or shipped is None:
         raise HostError(
             "programs for MLX can't be made here",
-            got=lacking,
+            got=f"a host that lacks {lacking}",
             next_step="install the executorch wheel that requirements.txt names",
         )
     if (shipped / _SCHEMA).exists():  # a wheel that has them, or a build from source

@@ -464,7 +464,7 @@ def tell_what_is_not_built_here():
         count = sum(variant.backend == name for variant in others)
         host, missing = BACKENDS[name].capability.host, BACKENDS[name].missing()
         print(
-            f"{name}: {count} variants are not built here; they need {host} ({missing})",
+            f"{name}: {count} variants are not built here; they need {host}, and this one lacks {missing}",
             file=sys.stderr,
         )
 
