@@ -24,13 +24,14 @@ from voxtral_build.backends import BACKENDS
 from voxtral_build.catalog.card import artifact_card, repository_card
 from voxtral_build.catalog.collect import artifact_entry
 from voxtral_build.catalog.entries import Catalog
-from voxtral_build.errors import ValidationError
+from voxtral_build.errors import BuildError, ValidationError
 from voxtral_build.graph import bind_weights, load_graph
 from voxtral_build.manifest import FileRecord, Manifest
 from voxtral_build.model.attention import STANDARD
 from voxtral_build.model.config import AudioParams
 from voxtral_build.pte.inspect import describe, undelegated_linears
 from voxtral_build.report import Report
+from voxtral_build.runtime.artifact import Artifact
 from voxtral_build.runtime.program import Program
 from voxtral_build.steps import lower, synth
 from voxtral_build.variants import Variant
@@ -272,6 +273,8 @@ def test_what_no_runtime_here_runs_is_read_back(factory, tmp_path):
     assert report.speed is report.words is report.against_float32 is None
     assert all(method.delegates == {"MLXBackend": 1} for method in report.methods.values())
     verify(folder)
+    with pytest.raises(BuildError, match="without MLXBackend"):
+        Artifact.load(folder)
     entry = artifact_entry(folder)
     assert entry.status == "inspected"
     assert "It was not run (the runtime here has no MLXBackend)" in artifact_card(entry)

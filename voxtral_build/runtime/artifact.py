@@ -14,8 +14,9 @@ from voxtral_build.checkpoint import TOKENIZER, read_json
 from voxtral_build.errors import BuildError, PteError
 from voxtral_build.files import sha256
 from voxtral_build.manifest import FileRecord, Manifest
+from voxtral_build.pte.inspect import describe
 from voxtral_build.runtime.greedy import Function, Methods
-from voxtral_build.runtime.program import Program
+from voxtral_build.runtime.program import Program, has_delegate
 from voxtral_build.text import Vocabulary
 from voxtral_build.tokenizer import StreamingTokens
 
@@ -78,6 +79,7 @@ class Artifact:
         tokens = StreamingTokens.parse(tekken, folder / TOKENIZER)
         vocabulary = Vocabulary(tekken, folder / TOKENIZER)
         program = _program(folder / MODEL, data)
+        _check_delegates(folder / MODEL)
         mode: Mode = "streaming" if "streaming" in program.method_names else "offline"
         names = _CONSTANTS + (_STREAMING_CONSTANTS if mode == "streaming" else ())
         constants = {name: program.constant(name) for name in names}
@@ -154,6 +156,23 @@ def _methods(program: Program, mode: Mode) -> Methods:
         program.method("text_decoder"),
         decode_bound,
     )
+
+
+def _check_delegates(model: Path) -> None:
+    """Refuse a program with delegates that this runtime cannot run: it would only say so later."""
+    methods = describe(model).methods.values()
+    lacking = [
+        name
+        for name in dict.fromkeys(name for method in methods for name in method.delegates)
+        if not has_delegate(name)
+    ]
+    if lacking:
+        raise BuildError(
+            f"{model} cannot be run on this machine",
+            got=f"ExecuTorch's runtime without {', '.join(lacking)}",
+            allowed="a runtime that has the backend that the program was lowered for",
+            next_step="docs/BACKENDS.md says where each backend runs; take one that runs here",
+        )
 
 
 def _program(path: Path, data: Path | None = None) -> Program:
