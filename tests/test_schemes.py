@@ -78,6 +78,7 @@ def test_the_manifest_tells_what_was_left_as_it_is(factory):
         "type": "8da4w",
         "group_size": 64,
         "algorithm": "hqq",
+        "packing_format": "plain",
         "skip_incompatible_shapes": True,
     }
     # Of widths 96, 128 (both feed-forwards' and attention's outputs) and 32, groups of 64
