@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -132,6 +134,30 @@ def test_one_quantized_linear_equals_eager(tmp_path, backend, slug, bias):
     if backend == "xnnpack":
         assert undelegated_linears(describe(path).methods["forward"]) == 0
     assert path.stat().st_size < 0.5 * 4 * 128 * 256  # float32's half: it is stored quantized
+
+
+@pytest.mark.parametrize(
+    ("backend", "slug"),
+    [
+        *(("xnnpack", "8w.axis"), ("portable", "8da4w.g32")),
+        *(("mlx", "4w.g32"), ("vulkan", "8da4w.g32")),
+    ],
+)
+def test_lowering_needs_nothing_that_other_work_imported(tmp_path, backend, slug):
+    """In a process of its own, as the workflow lowers: ops are there once someone imports them."""
+    code = (
+        "import torch\n"
+        "from tests.test_schemes import quantized_linear\n"
+        "from voxtral_build.backends import BACKENDS\n"
+        "from voxtral_build.backends.lowering import lower_program\n"
+        f"linear, x = quantized_linear('{slug}', torch.float32, True)\n"
+        "program = torch.export.export(linear, (x,), strict=True)\n"
+        f"lowered = lower_program('forward', program, BACKENDS['{backend}'])\n"
+        f"lowered.write_to_file(open({str(tmp_path / 'one.pte')!r}, 'wb'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert describe(tmp_path / "one.pte").methods
 
 
 @pytest.mark.parametrize("slug", ["4w.g32", "8w.axis", "8da4w.g32", "8da8w.axis"])

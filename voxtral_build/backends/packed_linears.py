@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from typing import cast
 
+import executorch.kernels.quantized  # noqa: F401  # out variants of its per-token ops
 import torch
 import torch.ao.quantization.fx._decomposed  # defines the ops of quantized_decomposed
 from torch import Tensor
