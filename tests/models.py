@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -109,3 +110,22 @@ def stream_decode(decode: nn.Module, embeds: torch.Tensor, prefill: int) -> torc
         for i in range(prefill, embeds.shape[1])
     ]
     return torch.cat(outputs, dim=1)
+
+
+# Methods whose outputs depend on what came before, by mode.
+OVER_TIME: list[tuple[Method, Mode]] = [
+    ("audio_encoder", "offline"),
+    ("encode_audio_chunk", "streaming"),
+    ("text_decoder", "offline"),
+    ("text_decoder", "streaming"),
+]
+
+
+@torch.no_grad()
+def over_time(method: Method, step: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A method's outputs on random inputs, past several wraps of the rings, as float32."""
+    if method == "audio_encoder":
+        return step(random_mel(400).to(dtype)).float()
+    if method == "encode_audio_chunk":
+        return stream_encode(step, random_mel(400).to(dtype)).float()
+    return stream_decode(step, random_embeds(120, 96).to(dtype), 16).float()

@@ -13,14 +13,12 @@ from tests.aoti import everything_is_one_delegate, stand_in_for_the_compiler
 from tests.models import (
     NONE,
     ONE_LAYER,
+    OVER_TIME,
     SETTINGS,
     bound,
     checkpoint,
     eager,
-    random_embeds,
-    random_mel,
-    stream_decode,
-    stream_encode,
+    over_time,
 )
 from voxtral_build.backends import BACKENDS
 from voxtral_build.backends.cuda_graph import name_scalars_apart, tile_pack
@@ -34,14 +32,7 @@ from voxtral_build.quantization import quantize_tensor
 
 CUDA = BACKENDS["cuda"]
 TILES = Quant.parse("4w.g32.tile_packed_to_4d")
-METHODS = [
-    ("audio_encoder", "offline"),
-    ("encode_audio_chunk", "streaming"),
-    ("text_decoder", "offline"),
-    ("text_decoder", "streaming"),
-    ("token_embedding", "offline"),
-]
-OVER_TIME = METHODS[:4]
+METHODS = [*OVER_TIME, ("token_embedding", "offline")]
 STREAMING = [
     ("encode_audio_chunk", "streaming"),
     ("text_decoder", "streaming"),
@@ -64,16 +55,6 @@ def prepared(request):
     return quant, programs
 
 
-@torch.no_grad()
-def run(method, step, dtype):
-    """Past several wraps of the rings."""
-    if method == "audio_encoder":
-        return step(random_mel(400).to(dtype)).float()
-    if method == "encode_audio_chunk":
-        return stream_encode(step, random_mel(400).to(dtype)).float()
-    return stream_decode(step, random_embeds(120, 96).to(dtype), 16).float()
-
-
 @pytest.mark.parametrize(("method", "mode"), OVER_TIME)
 def test_the_prepared_graph_computes_what_eager_does(prepared, method, mode):
     """With an error like bf16's own, against the same weights in float32."""
@@ -81,11 +62,11 @@ def test_the_prepared_graph_computes_what_eager_does(prepared, method, mode):
     module = eager(
         checkpoint(ONE_LAYER), method, mode, SETTINGS, STANDARD, quant.values, torch.bfloat16
     )
-    rounded = run(method, module, torch.bfloat16)
-    got = run(method, programs[method, mode].module(check_guards=False), torch.bfloat16)
+    rounded = over_time(method, module, torch.bfloat16)
+    got = over_time(method, programs[method, mode].module(check_guards=False), torch.bfloat16)
     if quant is NONE:
         module = eager(checkpoint(ONE_LAYER), method, mode, SETTINGS, STANDARD)
-        exact = run(method, module, torch.float32)
+        exact = over_time(method, module, torch.float32)
         assert (got - exact).norm() <= 1.2 * (rounded - exact).norm()
     else:
         assert (got - rounded).norm() <= 0.03 * rounded.norm()

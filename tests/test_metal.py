@@ -19,14 +19,12 @@ from tests.aoti import everything_is_one_delegate, stand_in_for_the_compiler
 from tests.models import (
     NONE,
     ONE_LAYER,
+    OVER_TIME,
     SETTINGS,
     bound,
     checkpoint,
     eager,
-    random_embeds,
-    random_mel,
-    stream_decode,
-    stream_encode,
+    over_time,
 )
 from voxtral_build.backends import BACKENDS
 from voxtral_build.backends.lowering import lower_program, write_unit
@@ -42,12 +40,6 @@ METAL = BACKENDS["metal"]
 FPA4W = Quant.parse("fpa4w.g32")
 # Heads as wide as kernels take them; windows that a hundred steps wrap several times.
 SIZE = Size(64, 1, 2, 64, 96, 20, 96, 1, 4, 2, 64, 128, 1280, 16)
-METHODS = [
-    ("audio_encoder", "offline"),
-    ("encode_audio_chunk", "streaming"),
-    ("text_decoder", "offline"),
-    ("text_decoder", "streaming"),
-]
 SDPA = torch.ops.aten._scaled_dot_product_attention_math_for_mps.default
 LINEAR_4BIT = "torchao._linear_fp_act_4bit_weight.default"
 
@@ -61,34 +53,24 @@ def prepared(request):
     """quant, dtype, (method, mode) -> its graph as the Metal backend prepares it, with weights."""
     mps_ops.define_linears()
     programs = {}
-    for method, mode in METHODS:
+    for method, mode in OVER_TIME:
         program = bound(checkpoint(SIZE), method, mode, MPS_MATH, *request.param)
         METAL.prepare(program)
         programs[method, mode] = program
     return *request.param, programs
 
 
-@torch.no_grad()
-def run(method, step, dtype):
-    """Past several wraps of the rings."""
-    if method == "audio_encoder":
-        return step(random_mel(400).to(dtype)).float()
-    if method == "encode_audio_chunk":
-        return stream_encode(step, random_mel(400).to(dtype)).float()
-    return stream_decode(step, random_embeds(120, 96).to(dtype), 16).float()
-
-
-@pytest.mark.parametrize(("method", "mode"), METHODS)
+@pytest.mark.parametrize(("method", "mode"), OVER_TIME)
 def test_the_prepared_graph_computes_what_eager_does(prepared, method, mode):
     """In bf16, with an error like that of PyTorch's own attention."""
     quant, dtype, programs = prepared
 
     def eagerly(dtype):
-        return run(
+        return over_time(
             method, eager(checkpoint(SIZE), method, mode, SETTINGS, STANDARD, quant, dtype), dtype
         )
 
-    got = run(method, programs[method, mode].module(check_guards=False), dtype)
+    got = over_time(method, programs[method, mode].module(check_guards=False), dtype)
     exact = eagerly(torch.float32)
     if dtype == torch.float32:
         assert (got - exact).abs().max() <= 1e-5 * exact.abs().max()
@@ -96,7 +78,7 @@ def test_the_prepared_graph_computes_what_eager_does(prepared, method, mode):
         assert (got - exact).norm() <= 1.2 * (eagerly(dtype) - exact).norm()
 
 
-@pytest.mark.parametrize(("method", "mode"), METHODS)
+@pytest.mark.parametrize(("method", "mode"), OVER_TIME)
 def test_what_the_prepared_graph_consists_of(prepared, method, mode):
     quant, dtype, programs = prepared
     nodes = [n for n in programs[method, mode].graph.nodes if n.op == "call_function"]
@@ -120,7 +102,7 @@ def test_what_the_prepared_graph_consists_of(prepared, method, mode):
         assert q.meta["val"].shape[1] == (4 if method == "text_decoder" else 2)
 
 
-@pytest.mark.parametrize(("method", "mode"), METHODS)
+@pytest.mark.parametrize(("method", "mode"), OVER_TIME)
 def test_the_partitioner_takes_every_node(prepared, method, mode):
     _, _, programs = prepared
     (partitioner,) = METAL.partitioners(method)
@@ -130,7 +112,7 @@ def test_the_partitioner_takes_every_node(prepared, method, mode):
     everything_is_one_delegate(method, programs[method, mode], METAL, partitioner)
 
 
-@pytest.mark.parametrize(("method", "mode"), METHODS)
+@pytest.mark.parametrize(("method", "mode"), OVER_TIME)
 def test_around_the_compiler_a_unit_is_one_delegate_with_its_data(
     monkeypatch, tmp_path, method, mode
 ):

@@ -13,6 +13,7 @@ from tests.factory import SCHEMES
 from voxtral_build import support
 from voxtral_build.backends import BACKENDS
 from voxtral_build.backends.lowering import lower_program
+from voxtral_build.errors import BuildError
 from voxtral_build.pte.inspect import describe, undelegated_linears
 from voxtral_build.quant import EMBEDDING_TYPES, LINEAR_TYPES, QUANT_TYPES, Quant
 from voxtral_build.quantization import quantize_tensor
@@ -94,6 +95,15 @@ def test_what_is_offered_works_and_what_is_refused_does_not(tmp_path, name, kind
     offered = backend.capability.takes(dtype, quant, embedding=kind == "embedding")
     found = fault(backend, quant, dtype, kind, tmp_path / "one.pte")
     assert (found is None) == offered, found
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_packing_that_a_backend_does_not_have_is_a_mistake(name):
+    """`lower` may be called by hand, without a matrix that would refuse it."""
+    one, x = module(Quant.parse("4w.g32"), torch.float32, "linear")
+    program = torch.export.export(one, (x,), strict=True)
+    with pytest.raises(BuildError, match=f"{name} cannot pack weights so"):
+        lower_program("text_decoder", program, BACKENDS[name], "tile_packed_to_4d")
 
 
 def test_the_table_has_every_cell_once_with_its_reason():

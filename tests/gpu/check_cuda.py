@@ -25,14 +25,12 @@ from torch.export.passes import move_to_device_pass
 from tests.models import (
     NONE,
     ONE_LAYER,
+    OVER_TIME,
     SETTINGS,
     bound,
     checkpoint,
     eager,
-    random_embeds,
-    random_mel,
-    stream_decode,
-    stream_encode,
+    over_time,
 )
 from voxtral_build.backends import BACKENDS
 from voxtral_build.backends.cuda_graph import tile_pack
@@ -43,12 +41,6 @@ from voxtral_build.runtime.program import has_delegate
 
 CUDA = BACKENDS["cuda"]
 DTYPE = torch.bfloat16
-METHODS = [
-    ("audio_encoder", "offline"),
-    ("encode_audio_chunk", "streaming"),
-    ("text_decoder", "offline"),
-    ("text_decoder", "streaming"),
-]
 QUANTS = [NONE, Quant.parse("4w.g32.tile_packed_to_4d")]
 BOUND = 0.05  # |difference| / |output|, of two computations in bf16
 
@@ -84,20 +76,10 @@ def prepared(method: Any, mode: Any, quant: Quant, *, packs: bool) -> Any:
     return program
 
 
-@torch.no_grad()
-def run(method: str, step: Any) -> torch.Tensor:
-    """Past several wraps of the rings."""
-    if method == "audio_encoder":
-        return step(random_mel(400).to(DTYPE)).float()
-    if method == "encode_audio_chunk":
-        return stream_encode(step, random_mel(400).to(DTYPE)).float()
-    return stream_decode(step, random_embeds(120, 96).to(DTYPE), 16).float()
-
-
 def compare(what: str, method: Any, mode: Any, quant: Quant, step: Any) -> list[str]:
     module = eager(checkpoint(ONE_LAYER), method, mode, SETTINGS, STANDARD, quant.values, DTYPE)
-    expected = run(method, module)
-    error = float((run(method, step) - expected).norm() / expected.norm())
+    expected = over_time(method, module, DTYPE)
+    error = float((over_time(method, step, DTYPE) - expected).norm() / expected.norm())
     print(f"{what} {method} {mode} {quant.slug}: {error:.4f}")
     if error <= BOUND:
         return []
@@ -107,7 +89,7 @@ def compare(what: str, method: Any, mode: Any, quant: Quant, step: Any) -> list[
 def check_graphs() -> list[str]:
     failures = []
     for quant in QUANTS:
-        for method, mode in METHODS:
+        for method, mode in OVER_TIME:
             program = prepared(method, mode, quant, packs=True)
             CUDA.prepare(program)
             # As the backend does: without torchao's tensor class, and on the device.
@@ -127,7 +109,7 @@ def check_lowering(folder: Path) -> list[str]:
     if not runs:
         print("this Python's ExecuTorch has no CUDA delegate: programs are lowered, and not run")
     for quant in QUANTS:
-        for method, mode in METHODS:
+        for method, mode in OVER_TIME:
             place = folder / f"{method}-{mode}-{quant.slug}"
             place.mkdir(parents=True)
             program = prepared(method, mode, quant, packs=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from voxtral_build.backends.capability import Capability
+from voxtral_build.errors import BuildError
 from voxtral_build.gates import Outcome
 
 if TYPE_CHECKING:
@@ -61,9 +62,17 @@ class Backend(ABC):
     def pack(self, program: ExportedProgram, packing_format: str) -> None:
         """Rewrite quantized linears, in place, to read weights of another format than plain.
 
-        Comes before `prepare`, and only where `capability.packing` has the format.
+        Comes before `prepare`.
+
+        Raises:
+            BuildError: the backend does not have the format.
         """
-        raise NotImplementedError(f"{self.name} packs no weights as {packing_format}")
+        raise BuildError(
+            f"{self.name} cannot pack weights so",
+            got=packing_format,
+            allowed=["plain", *self.capability.packing],
+            next_step="take a quantization without that packing_format",
+        )
 
     @abstractmethod
     def partitioners(self, method: str) -> Sequence[Any]:

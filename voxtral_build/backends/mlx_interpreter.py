@@ -75,7 +75,7 @@ class Interpreter:
 
         Raises:
             ValueError: the inputs are not those of the method.
-            NotImplementedError: an instruction asks for what is not known here.
+            PteError: an instruction asks for what is not known here.
             RuntimeError, TypeError: an instruction cannot be computed.
         """
         program = self._program
@@ -155,7 +155,7 @@ def _unary(operation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
 
 def _gelu(x: Tensor, approximate: str) -> Tensor:
     if approximate != "none":
-        raise NotImplementedError(f"GELU by {approximate}")
+        raise PteError(f"this interpreter does not know GELU by {approximate}")
     # The runtime makes it of four operations, each of which rounds.
     half, root = (torch.tensor(value, dtype=x.dtype) for value in (0.5, math.sqrt(0.5)))
     return half * (x * (1 + torch.erf(root * x)))
@@ -186,7 +186,7 @@ def _sdpa(
 def unpack(packed: Tensor, bits: int) -> Tensor:
     """Values of rows of uint32 words, (.., K) uint8, the lowest bits first."""
     if bits not in (4, 8):
-        raise NotImplementedError(f"weights of {bits} bits")
+        raise PteError(f"this interpreter does not know weights of {bits} bits")
     octets = packed.contiguous().view(torch.uint8)
     if bits == 4:
         octets = torch.stack((octets & 15, octets >> 4), dim=-1).flatten(-2)
@@ -195,7 +195,7 @@ def unpack(packed: Tensor, bits: int) -> Tensor:
 
 def _affine(mode: str, biases: Tensor | None) -> Tensor:
     if mode != "affine" or biases is None:
-        raise NotImplementedError(f"weights of mode {mode}")
+        raise PteError(f"this interpreter does not know weights of mode {mode}")
     return biases
 
 
@@ -206,7 +206,7 @@ def _quantized_matmul(
     """x (.., K) and weights (N, K) of scale * q + bias: (.., N)."""
     biases = _affine(mode, biases)
     if not transpose:
-        raise NotImplementedError("weights that are not transposed")
+        raise PteError("this interpreter does not know weights that are not transposed")
     rows, groups = scales.shape
     block = max(1, _DEQUANTIZED // (groups * group_size))
     wide, parts = x.float(), []
@@ -225,7 +225,7 @@ def _dequantize(
     """(.., K / group) scales and packed values: (.., K)."""
     biases = _affine(mode, biases)
     if global_scale is not None:
-        raise NotImplementedError("a global scale")
+        raise PteError("this interpreter does not know a global scale")
     values = unpack(w, bits).view(*scales.shape, group_size).to(scales.dtype)
     # MLX's kernel multiplies and adds in the dtype of the scales.
     result = (values * scales.unsqueeze(-1) + biases.unsqueeze(-1)).flatten(-2)
@@ -256,7 +256,7 @@ def _conv1d(x: Tensor, w: Tensor, stride: int, padding: int, dilation: int, grou
 
 def _pad(x: Tensor, pad_width: list[int], mode: str, constant_value: float) -> Tensor:
     if mode != "constant":
-        raise NotImplementedError(f"padding by {mode}")
+        raise PteError(f"this interpreter does not know padding by {mode}")
     pairs = [pad_width[i : i + 2] for i in range(0, len(pad_width), 2)]
     return F.pad(x, [width for pair in reversed(pairs) for width in pair], value=constant_value)
 

@@ -301,4 +301,4 @@ def _value(value: Any, kind: str) -> Any:
     if kind == "int_or_vid_or_tid":
         chosen = {0: value.Literal, 1: value.Vid, 2: value.Tid}[value.Kind()]()
         return {1: Vid, 2: Tid}[value.Kind()](chosen.Idx()) if value.Kind() else chosen
-    raise NotImplementedError(f"fields of kind {kind}")
+    raise PteError(f"the payload has fields of a kind that is not known here: {kind}")
