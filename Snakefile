@@ -4,7 +4,9 @@
 #   snakemake xnnpack                             one backend
 #   snakemake graphs                              all that can be made here of the others
 #   snakemake artifacts/<variant>/report.json     one variant
+#   snakemake publish --config hub_repo=org/name  all of it to the Hugging Face Hub
 #
+#   checkpoints/                what was fetched from the Hub, kept
 #   build/checkpoint/           what everything is made from
 #   build/inventory.json        its tensors, checked
 #   build/weights/{weights}     <component>-<dtype>-<quantization>
@@ -36,6 +38,7 @@ include: "workflow/rules/reference.smk"
 include: "workflow/rules/validate.smk"
 include: "workflow/rules/card.smk"
 include: "workflow/rules/catalog.smk"
+include: "workflow/rules/publish.smk"
 
 
 report: "workflow/report/workflow.rst"

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from voxtral_build import strict_json
 from voxtral_build.errors import CheckpointError
+from voxtral_build.settings import CheckpointFile
 
-PARAMS = "params.json"
-WEIGHTS = "consolidated.safetensors"
-TOKENIZER = "tekken.json"
+PARAMS: CheckpointFile = "params.json"
+WEIGHTS: CheckpointFile = "consolidated.safetensors"
+TOKENIZER: CheckpointFile = "tekken.json"
 FILES = (PARAMS, WEIGHTS, TOKENIZER)
 
 REPOSITORY = "mistralai/Voxtral-Mini-4B-Realtime-2602"

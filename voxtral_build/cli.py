@@ -27,7 +27,14 @@ from voxtral_build.gates import Gate
 from voxtral_build.gates import parse_all as parse_gates
 from voxtral_build.matrix import Matrix, json_schema
 from voxtral_build.quant import Quant, Scheme
-from voxtral_build.settings import CheckpointSource, Fidelity, Settings, SynthSize, SynthSource
+from voxtral_build.redaction import RedactingFormatter, redacted
+from voxtral_build.settings import (
+    CheckpointSource,
+    Fidelity,
+    Settings,
+    SynthSize,
+    parse_repository,
+)
 from voxtral_build.variants import Graph, Unit, Variant
 
 _SCHEMAS = {"matrix": json_schema, "catalog": catalog_schema}
@@ -47,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BuildError as error:
         if os.environ.get(DEBUG) == "1":
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(redacted(f"error: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -58,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-class _Elapsed(logging.Formatter):
+class _Elapsed(RedactingFormatter):
     """Puts the seconds since the start before the message."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -90,11 +97,10 @@ def _synth(args: argparse.Namespace) -> None:
 
 
 def _download(args: argparse.Namespace) -> None:
-    if args.synth is None:
-        source = CheckpointSource(path=args.path)
-    else:
-        source = CheckpointSource(synth=SynthSource(size=args.synth, seed=args.seed))
-    _step("download")(source=source, output=args.output)
+    synth = args.synth and {"size": args.synth, "seed": args.seed}
+    given = {"synth": synth, "path": args.path, "repo": args.repo, "revision": args.revision}
+    source = CheckpointSource.checked(given | {"sha256": dict(args.sha256)}, "checkpoint")
+    _step("download")(source=source, store=args.store, lock=args.lock, output=args.output)
 
 
 def _meta_load(args: argparse.Namespace) -> None:
@@ -228,6 +234,33 @@ def _verify(args: argparse.Namespace) -> None:
         print(f"{folder}: {manifest.variant}, {size:,} bytes in {len(manifest.files)} files, right")
 
 
+def _publish(args: argparse.Namespace) -> None:
+    publish = importlib.import_module("voxtral_build.steps.publish")
+    publish.run(
+        matrix=Matrix.load(args.config),
+        artifacts=args.artifacts,
+        repository=args.repository,
+        options=publish.Options(
+            private=args.private,
+            create_pr=args.create_pr,
+            prune=args.prune,
+            inspected=args.inspected,
+            dry_run=args.dry_run,
+        ),
+    )
+
+
+def _pull(args: argparse.Namespace) -> None:
+    module = importlib.import_module("voxtral_build.pull")
+    folder = module.pull(
+        repository=args.repository,
+        variant=args.variant,
+        revision=args.revision,
+        output=args.output or Path(args.variant.slug),
+    )
+    print(module.how_to_run(folder))
+
+
 def _transcribe(args: argparse.Namespace) -> None:
     importlib.import_module("voxtral_build.transcribe").run(
         artifact=args.artifact,
@@ -285,6 +318,12 @@ def make_parser() -> argparse.ArgumentParser:
     sub = add("verify", _verify, "hold artifacts against their manifests")
     sub.add_argument("artifact", type=Path, nargs="+", metavar="ARTIFACT", help="folders")
 
+    sub = add("pull", _pull, "fetch an artifact from the Hub, and check it")
+    _add_repository(sub)
+    sub.add_argument("variant", type=_parsed(Variant.parse), metavar="VARIANT")
+    sub.add_argument("--revision", default="main", help="a commit, tag or branch; default: main")
+    sub.add_argument("--output", type=Path, metavar="DIR", help="default: VARIANT")
+
     sub = add("bench", _bench, "time an artifact on a recording, on this machine")
     sub.add_argument("artifact", type=Path, metavar="ARTIFACT", help="an artifact's folder")
     sub.add_argument("audio", type=Path, metavar="AUDIO", help="a sound file of some seconds")
@@ -323,7 +362,32 @@ def make_parser() -> argparse.ArgumentParser:
     source = sub.add_mutually_exclusive_group(required=True)
     source.add_argument("--synth", choices=get_args(SynthSize), help="make a random one")
     source.add_argument("--path", type=Path, metavar="DIR", help="link to a folder's files")
+    source.add_argument("--repo", metavar="ORG/NAME", help="fetch from the Hub")
     sub.add_argument("--seed", type=_seed, default=0, metavar="N", help="with --synth")
+    sub.add_argument("--revision", metavar="COMMIT", help="with --repo: 40 hexadecimal digits")
+    sub.add_argument(
+        "--sha256",
+        type=_pin,
+        action="append",
+        default=[],
+        metavar="FILE=SHA256",
+        help="what a file has to be; repeatable",
+    )
+    sub.add_argument(
+        "--store",
+        type=Path,
+        default=Path("checkpoints"),
+        metavar="DIR",
+        help="with --repo: where the files are kept, for links to them; default: checkpoints",
+    )
+    sub.add_argument(
+        "--lock",
+        type=Path,
+        default=Path("config/checkpoint.lock.json"),
+        metavar="FILE",
+        help="with --repo: hashes of what was fetched without --sha256; default: "
+        "config/checkpoint.lock.json",
+    )
     sub.add_argument("output", type=Path, metavar="DIR")
 
     sub = add("meta-load", _meta_load, "hold a checkpoint against the model")
@@ -426,6 +490,18 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("--artifact", type=Path, required=True, metavar="DIR")
     _add_output(sub, "README.md")
 
+    sub = add("publish", _publish, "bring validated artifacts to the Hub, in one commit")
+    _add_repository(sub)
+    _add_matrix(sub)
+    for option, text in (
+        ("--dry-run", "print what would go up and away, with sizes, and do nothing"),
+        ("--create-pr", "as a pull request"),
+        ("--private", "make the repository private; refused where it is there and public"),
+        ("--prune", "remove artifacts that are no longer in the matrix"),
+        ("--inspected", "publish those that were read back and not run, too"),
+    ):
+        sub.add_argument(option, action="store_true", help=text)
+
     sub = add("catalog", _catalog, "write what is known of all variants: catalog.json and pages")
     _add_matrix(sub)
     _add_output(sub, "catalog.json, index.html and README.md in it", metavar="DIR")
@@ -434,6 +510,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_checkpoint(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--checkpoint", type=Path, required=True, metavar="DIR")
+
+
+def _add_repository(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "repository", type=_parsed(parse_repository), metavar="ORG/NAME", help="on the Hub"
+    )
 
 
 def _add_audio(sub: argparse.ArgumentParser) -> None:
@@ -536,6 +618,11 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return convert
+
+
+def _pin(text: str) -> tuple[str, str]:
+    name, _, digest = text.partition("=")
+    return name, digest
 
 
 def _component_file(text: str) -> tuple[Component, Path]:

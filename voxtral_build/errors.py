@@ -66,5 +66,9 @@ class HostError(BuildError):
     """A stage that this machine cannot run."""
 
 
+class HubError(BuildError):
+    """What the Hugging Face Hub, or the way to it, did not give or take."""
+
+
 class ValidationError(BuildError):
     """An artifact that did not pass a gate."""

@@ -16,6 +16,7 @@ from typing import Literal
 from voxtral_build.artifact_files import DATA, MODEL
 from voxtral_build.axes import Component, Dtype, Method
 from voxtral_build.checkpoint import PARAMS
+from voxtral_build.errors import ConfigError
 from voxtral_build.matrix import Matrix
 from voxtral_build.metadata import constant_methods
 from voxtral_build.methods import MethodBuilder
@@ -93,10 +94,17 @@ def source_config(source: CheckpointSource) -> ModelConfig:
 
     Raises:
         CheckpointError: the folder's params.json is missing or wrong.
+        ConfigError: it is on the Hub.
     """
     if source.synth is not None:
         return ModelConfig.parse(make_params(SIZES[source.synth.size]))
-    assert source.path is not None  # CheckpointSource has exactly one
+    if source.path is None:
+        raise ConfigError(
+            "the model's params.json is on the Hub",
+            got=f"checkpoint.repo {source.repo}",
+            next_step="fetch it with `snakemake build/inventory.json`, then give "
+            "`--params build/checkpoint/params.json`",
+        )
     return ModelConfig.load(source.path.expanduser() / PARAMS)
 
 

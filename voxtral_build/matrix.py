@@ -24,9 +24,9 @@ from voxtral_build.backends import BACKENDS
 from voxtral_build.errors import ConfigError
 from voxtral_build.gates import AXES, Gate, unbounded
 from voxtral_build.quant import Scheme
-from voxtral_build.settings import PROMPT_TOKENS, CheckpointSource, Settings
+from voxtral_build.settings import PROMPT_TOKENS, CheckpointSource, Repository, Settings
 from voxtral_build.strict_config import StrictModel, mistake, suggest
-from voxtral_build.variants import Graph, Unit, Variant
+from voxtral_build.variants import NAME, Graph, Unit, Variant
 
 
 def _known_backend(name: str) -> str:
@@ -88,7 +88,7 @@ class Product(StrictModel):
         ]
 
 
-SchemeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
+SchemeName = Annotated[str, Field(pattern=f"^{NAME}$")]
 
 
 class Matrix(StrictModel):
@@ -112,6 +112,20 @@ class Matrix(StrictModel):
     )
     gates: list[Gate] = Field(
         min_length=1, description="What an artifact has to reach; all that apply to it."
+    )
+
+    hub_repo: Repository | None = Field(
+        default=None, description="Where `snakemake publish` publishes, on the Hugging Face Hub."
+    )
+    hub_private: bool = Field(
+        default=False, description="Make the repository private; refuse one that is public."
+    )
+    hub_create_pr: bool = Field(default=False, description="Publish as a pull request.")
+    hub_prune: bool = Field(
+        default=False, description="Remove artifacts there that are no longer in the matrix."
+    )
+    hub_inspected: bool = Field(
+        default=False, description="Publish artifacts that were read back and not run, too."
     )
 
     @model_validator(mode="before")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from typing import get_args
 
@@ -18,6 +19,9 @@ from voxtral_build.axes import (
 from voxtral_build.errors import ConfigError
 from voxtral_build.gates import AXES
 from voxtral_build.quant import Quant, Scheme
+
+# Of a backend or a scheme: part of the name of a folder, whoever gave it.
+NAME = r"[a-z0-9][a-z0-9_]*"
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,12 @@ class Variant(_Named):
         """
         dtypes, modes = get_args(Dtype), get_args(Mode)
         match slug.split("-"):
-            case [backend, dtype, scheme, mode] if dtype in dtypes and mode in modes:
+            case [backend, dtype, scheme, mode] if (
+                dtype in dtypes
+                and mode in modes
+                and re.fullmatch(NAME, backend)
+                and re.fullmatch(NAME, scheme)
+            ):
                 return cls(backend, dtype, scheme, mode)  # type: ignore[arg-type]  # checked
         raise ConfigError(
             "not a variant",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from voxtral_build.artifact_files import DATA, FAILED_REPORT, MANIFEST, MODEL, REPORT
+from voxtral_build.artifact_files import CARD, DATA, FAILED_REPORT, MANIFEST, MODEL, REPORT
 from voxtral_build.axes import METHODS_OF
 from voxtral_build.errors import BuildError, ValidationError
 from voxtral_build.files import sha256
@@ -18,17 +18,20 @@ from voxtral_build.pte.program_file import read
 from voxtral_build.report import Report
 from voxtral_build.variants import Variant
 
-_BESIDE = {MANIFEST, REPORT, "README.md"}
+_BESIDE = {MANIFEST, REPORT, CARD}
 # Constant methods of a program that say what was set for the build.
 _SETTINGS = ("max_seq_len", "delay_tokens", "sliding_window", "max_enc_len")
 
 
-def verify(folder: Path) -> Manifest:
+def verify(folder: Path, *, alone: bool = True) -> Manifest:
     """Check every file of an artifact's folder.
 
     Sizes and hashes are the manifest's; the report is of this manifest; methods and
     constants of the model are those of the variant and its settings; what it keeps outside of
     itself is in its data file; nothing else lies there.
+
+    Args:
+        alone: without it, other files may lie there.
 
     Raises:
         BuildError: there is no manifest that could be read.
@@ -37,7 +40,7 @@ def verify(folder: Path) -> Manifest:
     manifest = Manifest.load(folder / MANIFEST)
     faults = [
         *file_faults(folder, manifest),
-        *_stray_faults(folder, manifest),
+        *(_stray_faults(folder, manifest) if alone else ()),
         *_report_faults(folder, manifest),
     ]
     if not faults:  # of the right bytes
@@ -52,12 +55,18 @@ def verify(folder: Path) -> Manifest:
     return manifest
 
 
+def strays(folder: Path, manifest: Manifest) -> list[str]:
+    """Names of what lies in an artifact's folder and does not belong to it."""
+    own = manifest.files.keys() | _BESIDE
+    return sorted(path.name for path in folder.iterdir() if path.name not in own)
+
+
 def _stray_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
-    for path in sorted(folder.iterdir()):
-        if path.name == FAILED_REPORT:
-            yield f"{path.name}: it failed its validation"
-        elif path.name not in manifest.files.keys() | _BESIDE:
-            yield f"{path.name}: belongs to no artifact"
+    for name in strays(folder, manifest):
+        if name == FAILED_REPORT:
+            yield f"{name}: it failed its validation"
+        else:
+            yield f"{name}: belongs to no artifact"
 
 
 def _report_faults(folder: Path, manifest: Manifest) -> Iterator[str]:

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -56,9 +56,18 @@ def artifact_card(entry: Entry) -> str:
     )
 
 
-def repository_card(catalog: Catalog) -> str:
-    """README.md of a repository that holds the validated artifacts of a catalog."""
-    right = [_right(entry) for entry in catalog.entries if entry.status in _RIGHT]
+def repository_card(catalog: Catalog, published: Container[str] | None = None) -> str:
+    """README.md of a repository that holds artifacts of a catalog.
+
+    Args:
+        published: the variants that it holds; None: all that are validated or inspected.
+    """
+    here = [
+        entry
+        for entry in catalog.entries
+        if entry.status in _RIGHT and (published is None or entry.variant in published)
+    ]
+    right = [_right(entry) for entry in here]
     validated = [known for known in right if known.entry.status == "validated"]
     return _render(
         "repository",
@@ -70,7 +79,7 @@ def repository_card(catalog: Catalog) -> str:
         words=_distinct(_clip_set(variant.report) for variant in validated),
         machines=_distinct(_machine(variant.report) for variant in validated),
         choices=_choices(validated),
-        absent=[entry for entry in catalog.entries if entry.status not in _RIGHT],
+        absent=[entry for entry in catalog.entries if entry not in here],
     )
 
 
@@ -245,6 +254,8 @@ def _absence(entry: Entry) -> str:
         return f"did not pass: {outcomes}" if outcomes else "did not pass; there is no report"
     if entry.status == "built":
         return "was built and not validated"
+    if entry.status == "inspected":
+        return "was read back, and not run"
     if entry.host == "any":
         return "was not built, though any machine can lower it"
     return f"was not built: lowering it takes {entry.host}"

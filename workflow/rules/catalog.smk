@@ -9,7 +9,7 @@ rule matrix:
         "logs/catalog/matrix.log",
     localrule: True
     params:
-        matrix=json.dumps(config, sort_keys=True),
+        matrix=matrix_json(),
     message:
         "matrix: the configuration as one file"
     shell:

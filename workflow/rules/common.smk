@@ -66,6 +66,9 @@ CHECKPOINT_WEIGHTS = "build/checkpoint/consolidated.safetensors"
 TOKENIZER = "build/checkpoint/tekken.json"
 INVENTORY = "build/inventory.json"
 REFERENCE = "build/reference.safetensors"
+# Of the Hub's files; outside of build/, so that no one who cleans up fetches them again.
+STORE = "checkpoints"
+LOCK = "config/checkpoint.lock.json"
 SPEECH = ("known-voice", "new-variant", "new-accent", "noise", "quiet")  # of demo/clips
 
 
@@ -216,7 +219,7 @@ def shipped(folder):
 
 
 def source_files():
-    """Files of the checkpoint folder; the step itself tells which are missing."""
+    """Files of the checkpoint folder, if it is one; the step itself tells which are missing."""
     if MATRIX.checkpoint.path is None:
         return []
     folder = shipped(MATRIX.checkpoint.path)
@@ -341,9 +344,16 @@ def settings_flags():
 
 def source_flags():
     source = MATRIX.checkpoint
-    if source.synth is None:
-        return flags(path=shipped(source.path))
-    return flags(synth=source.synth.size, seed=source.synth.seed)
+    if source.synth is not None:
+        return flags(synth=source.synth.size, seed=source.synth.seed)
+    pins = (flags(sha256=f"{name}={pin}") for name, pin in source.sha256.items())
+    if source.repo is not None:
+        place = flags(
+            repo=source.repo, revision=source.revision, store=STORE, lock=LOCK
+        )
+    else:
+        place = flags(path=shipped(source.path))
+    return " ".join((place, *pins))
 
 
 def weights_flags(wildcards):
@@ -406,12 +416,46 @@ def gates_flags(wildcards):
     )
 
 
+def matrix_json():
+    """The configuration as Snakemake merged it, without what decides about no artifact."""
+    built = {key: value for key, value in config.items() if not key.startswith("hub_")}
+    return json.dumps(built, sort_keys=True)
+
+
+def publish_flags(wildcards):
+    if MATRIX.hub_repo is None:
+        refuse(
+            ConfigError(
+                "publish needs a repository on the Hub",
+                got="no hub_repo",
+                allowed="organization/name",
+                next_step="snakemake publish --config hub_repo=organization/name",
+            )
+        )
+    options = ("private", "create_pr", "prune", "inspected")
+    chosen = [name for name in options if getattr(MATRIX, f"hub_{name}")]
+    return " ".join(
+        [
+            shlex.quote(MATRIX.hub_repo),
+            *(f"--{name.replace('_', '-')}" for name in chosen),
+        ]
+    )
+
+
 # Cores.
 
 
 def all_cores_if_large():
     """Of a stage that is mostly start-up on a small checkpoint, and all work on a large one."""
     return workflow.cores if checkpoint_mb() > 1000 else 1
+
+
+# Tries.
+
+
+def download_retries():
+    """Networks fail and mend; what has arrived is kept. A wrong folder stays wrong."""
+    return 0 if MATRIX.checkpoint.repo is None else 2
 
 
 # Memory, in MB. Torch and ExecuTorch alone take about 1000.
@@ -421,6 +465,9 @@ def checkpoint_mb():
     source = MATRIX.checkpoint
     if source.synth is not None:
         return {"toy": 2, "mid": 400, "full": 8900}[source.synth.size]
+    if source.repo is not None:
+        fetched = source.kept_in(Path(STORE)) / Path(CHECKPOINT_WEIGHTS).name
+        return fetched.stat().st_size // 10**6 if fetched.is_file() else 8900
     return sum(path.stat().st_size for path in source_files()) // 10**6
 
 
@@ -476,7 +523,7 @@ def catalog_of_what_is_there():
     """
     with tempfile.TemporaryDirectory() as folder:
         matrix = Path(folder) / "matrix.json"
-        matrix.write_text(json.dumps(config))
+        matrix.write_text(matrix_json())
         command = [sys.executable, "-m", "voxtral_build", "catalog"]
         command += [
             "--config",

@@ -1,0 +1,196 @@
+"""Fetch one artifact from a repository on the Hub, check it, and say how to run it.
+
+The repository may be anybody's: names of files are taken from a list of ours and never from
+there, sizes are known before the first byte, and nothing is at its place before all is right.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import shutil
+from pathlib import Path
+
+from voxtral_build.artifact_files import CARD, MANIFEST, REPORT
+from voxtral_build.errors import BuildError, HubError, ValidationError
+from voxtral_build.files import sha256
+from voxtral_build.hub.calls import page_of
+from voxtral_build.hub.fetch import Identity, fetch, require_space
+from voxtral_build.hub.repository import State, read_state
+from voxtral_build.manifest import Manifest
+from voxtral_build.publication import ARTIFACT_FILES, folder_of, variants_in
+from voxtral_build.report import Report
+from voxtral_build.strict_config import suggest
+from voxtral_build.variants import Variant
+from voxtral_build.verify import verify
+
+log = logging.getLogger(__name__)
+
+_BESIDE = (MANIFEST, REPORT, CARD)
+_LONGEST = 10_000_000  # bytes of each of these; they have some 10 kB
+
+
+def pull(*, repository: str, variant: Variant, revision: str, output: Path) -> Path:
+    """Fetch an artifact's folder to `output`: whole and verified, or not at all.
+
+    Interrupted, the next call goes on where it was.
+
+    Args:
+        repository: `organization/name`.
+        revision: a branch, a tag or a commit.
+        output: a folder that is not there yet, or that has this artifact already.
+
+    Raises:
+        HubError: it is not there, or could not be fetched.
+        ValidationError: it is not what its manifest says; nothing of it is left here.
+    """
+    state = read_state(repository, revision=revision, folder=folder_of(variant))
+    if state is None:
+        raise HubError(
+            f"{repository} is not there",
+            got="no such repository, or a private one that the token has no access to",
+            next_step="check the name; for a private repository, set HF_TOKEN",
+        )
+    there = _files_there(repository, variant, state)
+    work = output.with_name(f".{output.name}.pull")
+    work.mkdir(parents=True, exist_ok=True)
+    _bring(repository, variant, state, work, {MANIFEST: there[MANIFEST]})
+    if output.exists():
+        _require_same(output, work / MANIFEST)
+        shutil.rmtree(work)
+        return output
+    expected = there | _listed(repository, variant, work / MANIFEST, there)
+    require_space(work, {work / name: item for name, item in expected.items()})
+    _bring(repository, variant, state, work, expected)
+    for path in work.iterdir():  # such as parts of what an older revision had
+        if path.name not in expected:
+            path.unlink()
+    try:
+        verify(work)
+    except ValidationError as error:
+        shutil.rmtree(work)
+        raise ValidationError(
+            f"{repository}: {variant.slug} is not what its manifest says; nothing of it was kept",
+            got=error.got,
+            next_step=f"take another revision: {page_of(repository)}/commits/main",
+        ) from None
+    work.replace(output)
+    return output
+
+
+def how_to_run(folder: Path) -> str:
+    """What was fetched, and the next command, for people."""
+    manifest = Manifest.load(folder / MANIFEST)
+    size = sum(record.bytes for record in manifest.files.values())
+    lines = [
+        f"{folder}: {manifest.variant}, {size:,} bytes in {len(manifest.files)} files, right",
+        "",
+    ]
+    report = Report.load(folder / REPORT)
+    place = shlex.quote(str(folder))
+    if report.not_run:
+        lines.append(f"Where it was made it could not be run: {report.not_run}.")
+        lines.append(f"How it is run on a device: {folder / CARD}")
+    else:
+        lines.append(f"voxtral-build transcribe {place} speech.wav")
+        if Variant.parse(manifest.variant).mode == "streaming":
+            lines.append(f"voxtral-build transcribe {place} microphone --stream")
+        lines.append(f"In Python, and with ExecuTorch's C++ runner: {folder / CARD}")
+    return "\n".join(lines)
+
+
+def _files_there(repository: str, variant: Variant, state: State) -> dict[str, Identity]:
+    """Files of an artifact in a repository, by the names that an artifact has."""
+    base = folder_of(variant)
+    there = {
+        name: state.files[f"{base}/{name}"]
+        for name in ARTIFACT_FILES
+        if f"{base}/{name}" in state.files
+    }
+    if MANIFEST not in there:
+        whole = read_state(repository, revision=state.commit)
+        slugs = [item.slug for item in variants_in(whole)] if whole else []
+        raise HubError(
+            f"{repository} has no {variant.slug}",
+            got=f"revision {state.commit}",
+            allowed=slugs or "no artifact is there",
+            next_step=suggest(variant.slug, slugs) or f"see {page_of(repository)}",
+        )
+    for name in _BESIDE:
+        if name not in there:
+            raise HubError(
+                f"{repository}: {variant.slug} is not whole",
+                got=f"no {name}",
+                next_step=f"take another revision: {page_of(repository)}/commits/main",
+            )
+        if there[name].bytes > _LONGEST:
+            raise HubError(
+                f"{repository}: {base}/{name} is too long for what its name says",
+                got=f"{there[name].bytes:,} bytes",
+                allowed=f"at most {_LONGEST:,}",
+                next_step="do not take artifacts of this repository",
+            )
+    return there
+
+
+def _listed(
+    repository: str, variant: Variant, path: Path, there: dict[str, Identity]
+) -> dict[str, Identity]:
+    """What the manifest lists, by its hashes; refused where the repository has something else."""
+    try:
+        manifest = Manifest.load(path)
+    except BuildError as error:
+        raise _not_as_listed(repository, variant, f"{error.what}: {error.got}") from None
+    if manifest.variant != variant.slug:
+        raise _not_as_listed(repository, variant, f"a manifest of {manifest.variant}")
+    for name, record in manifest.files.items():
+        expected = Identity.sha256(record)
+        if name not in ARTIFACT_FILES or name in _BESIDE:
+            raise _not_as_listed(repository, variant, f"{name!r}, which no artifact has")
+        if name not in there:
+            raise _not_as_listed(repository, variant, f"no {name}")
+        found = there[name]
+        if found.bytes != expected.bytes or (found.kind == "sha256" and found != expected):
+            raise _not_as_listed(
+                repository,
+                variant,
+                f"{name} of {found.bytes:,} bytes, {found.kind} {found.digest}",
+            )
+    surplus = there.keys() - manifest.files.keys() - set(_BESIDE)
+    if surplus:
+        raise _not_as_listed(repository, variant, f"{', '.join(sorted(surplus))} beside it")
+    return {name: Identity.sha256(record) for name, record in manifest.files.items()}
+
+
+def _not_as_listed(repository: str, variant: Variant, got: str) -> ValidationError:
+    return ValidationError(
+        f"{repository}: {variant.slug} is not what its manifest says; nothing of it was fetched",
+        got=got,
+        allowed=f"of {', '.join(ARTIFACT_FILES)}, those that the manifest lists, as it lists them",
+        next_step=f"take another revision: {page_of(repository)}/commits/main",
+    )
+
+
+def _bring(
+    repository: str, variant: Variant, state: State, work: Path, expected: dict[str, Identity]
+) -> None:
+    for name, identity in expected.items():
+        if not identity.is_of(work / name):
+            (work / name).unlink(missing_ok=True)
+            fetch(repository, state.commit, f"{folder_of(variant)}/{name}", work / name, identity)
+
+
+def _require_same(output: Path, manifest: Path) -> None:
+    """A folder that is there has to be this very artifact."""
+    own = output / MANIFEST
+    if not own.is_file() or sha256(own) != sha256(manifest):
+        raise BuildError(
+            f"{output} is there already, and is something else",
+            got="another artifact, or another version of this one"
+            if own.is_file()
+            else "no artifact",
+            allowed="a folder that is not there, or has the artifact that is to be fetched",
+            next_step="move it away, or give another --output",
+        )
+    verify(output)
+    log.info("%s is there already", output)

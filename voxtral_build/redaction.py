@@ -1,0 +1,38 @@
+"""What must not be in a log or a message: tokens, and URLs that are as good as one.
+
+Storage URLs of the Hub carry a signature in their query: whoever has one can read the file of
+a private repository.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+
+TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_SHORTEST = 8  # characters of a secret; a shorter value would make texts unreadable
+_PATTERNS = (
+    (re.compile(r"\bhf_[A-Za-z0-9]{6,}"), "hf_..."),
+    (re.compile(r"\b(Bearer|Basic)\s+\S+", re.IGNORECASE), r"\1 ..."),
+    (re.compile(r"(https?://)[^/\s@\"']+@"), r"\1...@"),
+    (re.compile(r"(https?://[^\s?\"'<>]+)\?[^\s\"'<>]*"), r"\1?..."),
+)
+
+
+def redacted(text: str) -> str:
+    """`text` without tokens, passwords in URLs, and queries of URLs."""
+    for name in TOKEN_VARIABLES:
+        secret = os.environ.get(name, "").strip()
+        if len(secret) >= _SHORTEST:
+            text = text.replace(secret, "...")
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+class RedactingFormatter(logging.Formatter):
+    """Formats records, and takes secrets out of what comes of it, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
