@@ -81,11 +81,9 @@ def pull(*, repository: str, variant: Variant, revision: str, output: Path) -> P
 def how_to_run(folder: Path) -> str:
     """What was fetched, and the next command, for people."""
     manifest = Manifest.load(folder / MANIFEST)
-    size = sum(record.bytes for record in manifest.files.values())
-    lines = [
-        f"{folder}: {manifest.variant}, {size:,} bytes in {len(manifest.files)} files, right",
-        "",
-    ]
+    files = manifest.files.values()
+    size = sum(record.bytes for record in files)
+    lines = [f"{manifest.variant}: {size:,} bytes in {len(files)} files, right, in {folder}", ""]
     report = Report.load(folder / REPORT)
     place = shlex.quote(str(folder))
     if report.not_run:

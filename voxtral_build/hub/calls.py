@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -96,6 +97,8 @@ def retried(call: Callable[[], T], what: str, progress: Callable[[], int] = lamb
 
 def may_pass(error: Exception) -> bool:
     """Whether the same call may succeed a little later."""
+    if isinstance(error, json.JSONDecodeError):
+        return True  # the library reads answers before it looks whether they are errors
     if isinstance(error, HfHubHTTPError):
         return status(error) in _MAY_PASS
     return isinstance(error, httpx2.TransportError)

@@ -1,8 +1,8 @@
 """Fetching one file of a repository: resumed, never past its size, held against its hash.
 
-huggingface_hub's own downloads begin anew in every process; its `http_get` can go on within a
-file, and that is used here. What has arrived lies under a name that has the content's hash in
-it, so that no two contents are ever joined.
+huggingface_hub's own downloads begin anew in every process, and end with the size. Here, what
+has arrived stays under a name that has the content's hash in it, so that no two contents are
+ever joined, and becomes the file when it is all of the right bytes.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, Self, cast
+from typing import BinaryIO, Literal, Self
 
-from huggingface_hub import get_hf_file_metadata, hf_hub_url
-from huggingface_hub.file_download import http_get
+from huggingface_hub import constants, get_hf_file_metadata, get_session, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import (  # type: ignore[attr-defined] # documented, not marked
     build_hf_headers,
-    disable_progress_bars,
+    hf_raise_for_status,
 )
 
 from voxtral_build.errors import HubError
-from voxtral_build.hub.calls import retried, told
+from voxtral_build.hub.calls import retried, status, told
 from voxtral_build.manifest import FileRecord
 from voxtral_build.progress import Tenths
 
 log = logging.getLogger(__name__)
-disable_progress_bars("huggingface_hub.http_get")  # ours is for logs
 
+_BLOCK = 1 << 20  # bytes that may be lost where a process is killed
+_LONG = 10_000_000  # bytes of a file whose progress is worth telling
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -131,39 +132,78 @@ def fetch(repository: str, revision: str, name: str, target: Path, expected: Ide
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(target, expected)
-    if _arrived(partial) > expected.bytes:
-        partial.unlink()
-    begun = _arrived(partial)
-    if begun:
-        log.info("%s: going on after %.1f of %.1f MB", name, begun / 1e6, expected.bytes / 1e6)
-    progress = Tenths(log, f"{name}: fetched", max(expected.bytes, 1), "MB", done=begun)
+    with told(repository, f"fetch {name}"):
+        try:
+            with _opened(partial) as file:
+                _bring(repository, revision, name, file, expected)
+        except OSError as error:
+            if error.errno is None:  # one of the Hub's
+                raise
+            raise HubError(
+                f"{target} cannot be written", got=error.strerror, next_step="make room for it"
+            ) from None
+        except _TooLongError:
+            partial.unlink()
+            raise _wrong(repository, revision, name, "more bytes", expected) from None
+    _check(repository, revision, name, partial, expected)
+    partial.replace(target)
+    log.info("%s: fetched, %s as it has to be", name, expected.kind)
+
+
+class _TooLongError(Exception):
+    """A server sends more than the file has."""
+
+
+def _opened(partial: Path) -> BinaryIO:
+    """What has arrived, open at its end."""
+    # No link is followed: the name could be one that somebody else made.
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    file = os.fdopen(os.open(partial, flags, 0o666), "r+b")
+    file.seek(0, os.SEEK_END)
+    return file
+
+
+def _bring(repository: str, revision: str, name: str, file: BinaryIO, expected: Identity) -> None:
+    """Append what is missing, in as many requests as it takes."""
+    if file.tell() > expected.bytes:
+        file.truncate(file.seek(0))
+    if file.tell():
+        log.info(
+            "%s: going on after %.1f of %.1f MB", name, file.tell() / 1e6, expected.bytes / 1e6
+        )
+    progress = Tenths(log, f"{name}: fetched", max(expected.bytes, 1), "MB", done=file.tell())
     # Not the storage's signed URL: that one ends after an hour, and is as good as a token.
     url = hf_hub_url(repository, name, revision=revision)
 
     def on() -> None:
-        with _Partial(partial, expected.bytes, progress) as file:
-            http_get(
-                url,
-                cast("BinaryIO", file),
-                resume_size=file.tell(),
-                headers=build_hf_headers() | {"Accept-Encoding": "identity"},
-                expected_size=expected.bytes,
-                displayed_filename=name,
-            )
+        begun = file.tell()
+        headers = build_hf_headers() | {"Accept-Encoding": "identity"}
+        if begun:
+            headers["Range"] = f"bytes={begun}-"
+        timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with get_session().stream("GET", url, headers=headers, timeout=timeout) as response:
+            hf_raise_for_status(response)
+            if begun and response.status_code == 200:  # from its start, though not asked for
+                file.truncate(file.seek(0))
+            for block in response.iter_bytes(_BLOCK):
+                if file.tell() + len(block) > expected.bytes:
+                    raise _TooLongError
+                file.write(block)
+                file.flush()  # a killed process loses what it still holds
+                if expected.bytes >= _LONG:
+                    progress.at(file.tell())
 
-    with told(repository, f"fetch {name}"):
+    while file.tell() < expected.bytes:
+        before = file.tell()
         try:
-            retried(on, name, progress=lambda: _arrived(partial))
-        except OSError as error:
-            if error.errno is not None:
-                raise HubError(f"{target} cannot be written", got=error.strerror) from None
-            if type(error) is not OSError:  # one of the Hub's
+            retried(on, name, progress=file.tell)
+        except HfHubHTTPError as error:
+            if status(error) != 416 or not before:  # nothing begins there: it is not this file
                 raise
-            # The size did not fit: `http_get` and `_Partial` raise no more than this.
-            partial.unlink(missing_ok=True)
-            raise _wrong(repository, revision, name, str(error), expected) from None
-    _check(repository, revision, name, partial, expected)
-    partial.replace(target)
+            return
+        if file.tell() == before:
+            return  # the answer was whole, and had nothing
+    os.fsync(file.fileno())
 
 
 def _check(repository: str, revision: str, name: str, path: Path, expected: Identity) -> None:
@@ -191,40 +231,3 @@ def _partial(target: Path, expected: Identity) -> Path:
 
 def _arrived(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
-
-
-class _Partial(io.BufferedIOBase):
-    """The part of a file that has arrived, open at its end; refuses to grow past `size`."""
-
-    def __init__(self, path: Path, size: int, progress: Tenths) -> None:
-        # No link is followed: the name could be one that somebody else made.
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        self._file = os.fdopen(os.open(path, flags, 0o666), "r+b")
-        self._file.seek(0, os.SEEK_END)
-        self._size, self._progress = size, progress
-
-    def write(self, data: object) -> int:
-        block = bytes(data)  # type: ignore[call-overload]
-        if self._file.tell() + len(block) > self._size:
-            raise OSError(f"more than {self._size:,} bytes")
-        self._file.write(block)
-        # A killed process loses what Python still holds.
-        self._file.flush()
-        self._progress.at(self._file.tell())
-        return len(block)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def truncate(self, size: int | None = None) -> int:
-        return self._file.truncate(size)
-
-    def close(self) -> None:
-        if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-        super().close()

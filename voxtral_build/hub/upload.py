@@ -13,6 +13,10 @@ from typing import BinaryIO, cast
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.hf_api import CommitInfo
+from huggingface_hub.utils import (  # type: ignore[attr-defined] # documented, not marked
+    disable_progress_bars,
+    is_xet_available,
+)
 
 from voxtral_build.errors import HubError
 from voxtral_build.hub.calls import api, brief, retried, told
@@ -54,7 +58,8 @@ class Uploads:
 
     def __init__(self, repository: str, files: Sequence[Upload], *, create_pr: bool) -> None:
         self._repository, self._create_pr = repository, create_pr
-        total = sum(file.record.bytes for file in files)
+        contents = {file.record for file in files}
+        total = sum(record.bytes for record in contents)
         self._sent = _Sent(Tenths(log, "sent", max(total, 1), "MB"))
         self._additions = [_addition(file, self._sent) for file in files]
 
@@ -68,14 +73,20 @@ class Uploads:
             HubError: the Hub cannot be reached, or refuses. What has arrived stays there for
                 the next try, and nobody sees it before the commit.
         """
-        with told(self._repository, "send files"), _told_without_cause(self._repository):
-            # The library tries again by itself.
-            api().preupload_lfs_files(
-                self._repository,
-                self._additions,
-                create_pr=self._create_pr,
-                free_memory=False,
-            )
+        if not is_xet_available():
+            disable_progress_bars()  # ours is for logs; that of Xet is the only one there is
+        # One of each content first: the same bytes, asked for together, are sent each time.
+        first = {item.upload_info.sha256: item for item in reversed(self._additions)}
+        copies = [item for item in self._additions if first[item.upload_info.sha256] is not item]
+        with told(self._repository, "send files"), told_without_cause(self._repository):
+            for additions in (list(first.values()), copies):
+                # The library tries again by itself.
+                api().preupload_lfs_files(
+                    self._repository,
+                    additions,
+                    create_pr=self._create_pr,
+                    free_memory=False,
+                )
         return self._sent.bytes
 
     def commit(
@@ -100,7 +111,7 @@ class Uploads:
 
 
 @contextmanager
-def _told_without_cause(repository: str) -> Iterator[None]:
+def told_without_cause(repository: str) -> Iterator[None]:
     """Of errors that have no type of the library's: of the LFS protocol, and of hf_xet."""
     try:
         yield
@@ -153,8 +164,7 @@ class _CountedAdd(CommitOperationAdd):
     @contextmanager
     def as_file(self, with_tqdm: bool = False) -> Iterator[BinaryIO]:
         with super().as_file() as file:
-            counted = _Counted(file, self.sent, id(self)) if with_tqdm else file
-            yield cast("BinaryIO", counted)
+            yield cast("BinaryIO", _Counted(file, self.sent, id(self)))
 
 
 class _Counted(io.BufferedIOBase):

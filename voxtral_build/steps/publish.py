@@ -15,7 +15,7 @@ from voxtral_build.errors import BuildError, ConfigError, HubError
 from voxtral_build.hub.calls import brief, may_pass, moved, page_of, retry_after, told
 from voxtral_build.hub.fetch import fetch
 from voxtral_build.hub.repository import State, open_proposals, read_state
-from voxtral_build.hub.upload import Upload, Uploads, create_repository
+from voxtral_build.hub.upload import Upload, Uploads, create_repository, told_without_cause
 from voxtral_build.manifest import source
 from voxtral_build.matrix import Matrix
 from voxtral_build.publication import (
@@ -177,7 +177,7 @@ def _publish(repository: str, state: State, plan: Plan, here: Artifacts, options
     files = [Upload(item.path, item.source, item.record) for item in plan.sent]
     uploads = Uploads(repository, files, create_pr=options.create_pr)
     sent = uploads.send()
-    with told(repository, "commit"):
+    with told(repository, "commit"), told_without_cause(repository):
         try:
             commit = uploads.commit(
                 plan.removed, title=title, description=description, parent=state.commit
