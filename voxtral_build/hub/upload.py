@@ -13,10 +13,8 @@ from typing import BinaryIO, cast
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.hf_api import CommitInfo
-from huggingface_hub.utils import (  # type: ignore[attr-defined] # documented, not marked
-    disable_progress_bars,
-    is_xet_available,
-)
+from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined] # documented
+from huggingface_hub.utils._runtime import is_xet_available
 
 from voxtral_build.errors import HubError
 from voxtral_build.hub.calls import api, brief, retried, told
