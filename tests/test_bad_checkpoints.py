@@ -52,10 +52,18 @@ def split(blob: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(blob[8:end]), blob[end:]
 
 
+def link(folder: Path, output: Path) -> None:
+    nowhere = folder.parent / "nowhere"
+    download.run(
+        source=CheckpointSource(path=folder), store=nowhere, lock=nowhere / "lock", output=output
+    )
+    assert not nowhere.exists()
+
+
 def refused_by_download(folder: Path) -> CheckpointError:
     output = folder.parent / "linked"
     with pytest.raises(CheckpointError) as caught:
-        download.run(source=CheckpointSource(path=folder), output=output)
+        link(folder, output)
     assert not output.exists()
     return caught.value
 
@@ -511,12 +519,12 @@ def test_sharded_weights_are_refused_by_name(
 def test_other_weights_beside_mistrals_do_no_harm(copy: Path) -> None:
     (copy / "model.safetensors").write_bytes(b"")
     meta_load.run(checkpoint=copy, output=copy.parent / "inventory.json")
-    download.run(source=CheckpointSource(path=copy), output=copy.parent / "linked")
+    link(copy, copy.parent / "linked")
 
 
 def test_a_folder_is_not_linked_into_itself(copy: Path) -> None:
     with pytest.raises(CheckpointError, match="into itself"):
-        download.run(source=CheckpointSource(path=copy), output=copy)
+        link(copy, copy)
     assert (copy / WEIGHTS).is_file()
     assert not (copy / WEIGHTS).is_symlink()
 

@@ -389,7 +389,7 @@ def test_variants_link_to_their_cards():
         for child in token.children or []
         if child.type == "link_open" and not child.attrs["href"].startswith("https:")
     ]
-    assert links == [f"{entry.variant}/README.md" for entry in entries(30)]
+    assert links == [f"{entry.backend}/{entry.variant}/README.md" for entry in entries(30)]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -574,13 +574,15 @@ def test_a_delegates_data_is_given_to_the_runner():
 
 
 def test_the_download_takes_one_variant():
-    (script,) = fences(repository_card(catalogs.catalog(30)), "sh")
-    download, verify, transcribe = map(shlex.split, script.splitlines())
+    script, other = fences(repository_card(catalogs.catalog(30)), "sh")
+    pull, transcribe = map(shlex.split, script.splitlines())
+    assert pull[:3] == ["voxtral-build", "pull", "$REPO"]
+    chosen = [entry for entry in entries(30) if entry.variant == pull[3]]
+    assert len(chosen) == 1
+    assert transcribe[2] == pull[3]
+    (download,) = map(shlex.split, other.splitlines())
     assert download[:4] == ["hf", "download", "$REPO", "--include"]
-    variant = download[4].removesuffix("/*")
-    assert variant in {entry.variant for entry in entries(30)}
-    assert verify == ["voxtral-build", "verify", variant]
-    assert transcribe[2] == variant
+    assert download[4] == f"{chosen[0].backend}/{chosen[0].variant}/*"
 
 
 # --- hostile text, and refusals ----------------------------------------------------------

@@ -41,11 +41,11 @@ def show(browser, tmp_path):
     heard: list[str] = []
     contexts = []
 
-    def open_page(of: Catalog | Path = CATALOG, fragment="", **options: Any):
+    def open_page(of: Catalog | Path = CATALOG, fragment="", on_the_hub=(), **options: Any):
         path = of
         if isinstance(of, Catalog):
             path = tmp_path / f"{len(contexts)}.html"
-            path.write_text(render(of), encoding="utf-8")
+            path.write_text(render(of, *on_the_hub), encoding="utf-8")
         options = {"viewport": DESK, "color_scheme": "light", **options}
         context = browser.new_context(**options)
         contexts.append(context)
@@ -572,6 +572,18 @@ def test_code_is_copied(show):
     expect(page.locator("#copied")).to_have_text("Copied: Command line")
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied == f"voxtral-build transcribe artifacts/{FIRST} speech.wav\n"
+
+
+def test_in_a_repository_what_it_holds_can_be_pulled_from_there(show):
+    other = "xnnpack-fp32-none-streaming"
+    page = show(on_the_hub=("org/some-name", [FIRST]), fragment=f"#{FIRST}")
+    download = page.get_by_role("region", name="Download").inner_text()
+    assert download.split() == ["voxtral-build", "pull", "org/some-name", FIRST]
+    command = page.get_by_role("region", name="Command line").inner_text()
+    assert command.split()[2] == FIRST  # as `pull` names the folder
+    page.goto(page.url.split("#")[0] + f"#{other}")
+    expect(page.get_by_role("region", name="Command line")).to_contain_text(f"artifacts/{other}")
+    expect(page.get_by_role("region", name="Download")).to_have_count(0)
 
 
 def test_the_runner_gets_every_file(show):

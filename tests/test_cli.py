@@ -192,7 +192,7 @@ def test_a_scheme_that_cannot_be(steps: Recorder, capsys: pytest.CaptureFixture[
         (["no-such-command"], "invalid choice"),
         (["synth", "--size", "huge", "dir"], "toy"),
         (["synth", "--size", "toy", "--seed", "-1", "dir"], "invalid"),
-        (["download", "dir"], "one of the arguments --synth --path is required"),
+        (["download", "dir"], "one of the arguments --synth --path --repo is required"),
         (["export", "--quant", "8da4"], "8da4w.g32"),
         (["validate", "--weights", "decoder"], "encoder|decoder|embedding=FILE"),
         (["quantize", "--threads", "0"], "--threads: invalid"),

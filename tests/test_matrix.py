@@ -213,10 +213,38 @@ def top(**values: object) -> Callable[[Data], None]:
         (top(variants={}), ["variants: wrong value", "allowed: a list"]),
         (top(variants=[]), ["variants: wrong value", "at least one"]),
         (lambda data: data.pop("checkpoint"), ["checkpoint: missing", "add checkpoint"]),
-        (top(checkpoint={}), ["checkpoint: exactly one", "got:     none", "synth or path"]),
+        (top(checkpoint={}), ["checkpoint: exactly one", "got:     none", "synth, path or repo"]),
         (
             lambda data: data["checkpoint"].update(synth={"size": "toy"}),
             ["checkpoint: exactly one", "synth and path", "path: null", "synth: null"],
+        ),
+        (
+            top(checkpoint={"repo": "org/name"}),
+            ["checkpoint.revision: a repository without", "commit", "org/name/commits/main"],
+        ),
+        (
+            top(checkpoint={"repo": "org/name", "revision": "main"}),
+            ["checkpoint.revision: not a commit", "got:     main", "40 hexadecimal digits"],
+        ),
+        (
+            top(checkpoint={"repo": "name", "revision": "0" * 40}),
+            ["checkpoint.repo: not a repository's name", "organization/name"],
+        ),
+        (
+            lambda data: data["checkpoint"].update(revision="0" * 40),
+            ["checkpoint.revision: a revision of no repository", "repo"],
+        ),
+        (
+            lambda data: data["checkpoint"].update(sha256={"params.json": "123"}),
+            ["checkpoint.sha256.params.json: not a SHA-256", "64 hexadecimal digits"],
+        ),
+        (
+            top(checkpoint={"synth": {"size": "toy"}, "sha256": {"params.json": "0" * 64}}),
+            ["checkpoint.sha256: a random checkpoint has no pins", "the seed decides"],
+        ),
+        (
+            top(hub_repo="main"),
+            ["hub_repo: not a repository's name", "got:     main", "organization/name"],
         ),
         (
             top(checkpoint={"synth": {"size": "big", "seed": 0}}),

@@ -191,14 +191,17 @@ def _checked_items(entry: Entry, folder: Path) -> tuple[Item, ...]:
     return (*listed, Item.of(f"{base}/{CARD}", artifact_card(entry).encode()))
 
 
-def make_plan(artifacts: Artifacts, state: State, remote: Catalog | None, *, prune: bool) -> Plan:
+def make_plan(
+    repository: str, artifacts: Artifacts, state: State, remote: Catalog | None, *, prune: bool
+) -> Plan:
     """What has to be done so that a repository holds the artifacts.
 
     What other hosts have published of the matrix stays, and is in the catalog; so does what has
     left the matrix, unless it is pruned.
 
     Args:
-        state: of the repository now.
+        repository: its name.
+        state: of it now.
         remote: the catalog that it has now.
     """
     there = {entry.variant: entry for entry in remote.entries} if remote else {}
@@ -213,7 +216,12 @@ def make_plan(artifacts: Artifacts, state: State, remote: Catalog | None, *, pru
     ]
     catalog = Catalog(entries=[*own, *others])
     items = [item for files in artifacts.items.values() for item in files]
-    items += catalog_items(catalog, [*artifacts.items, *_published(own, others, state)])
+    published = [
+        entry.variant
+        for entry in catalog.entries
+        if entry.variant in artifacts.items or _is_there(entry, state)
+    ]
+    items += catalog_items(catalog, repository, published)
     unchanged = tuple(item for item in items if item.is_at(state))
     sent = [item for item in items if item not in unchanged]
     return Plan(
@@ -226,21 +234,17 @@ def make_plan(artifacts: Artifacts, state: State, remote: Catalog | None, *, pru
     )
 
 
-def catalog_items(catalog: Catalog, published: Sequence[str]) -> list[Item]:
+def catalog_items(catalog: Catalog, repository: str, published: Sequence[str]) -> list[Item]:
     """The repository's own files, of what it holds.
 
     Args:
         published: variants that it holds.
     """
     return [
-        Item.of(CARD, repository_card(catalog, published).encode()),
+        Item.of(CARD, repository_card(catalog, repository, published).encode()),
         Item.of(CATALOG, (catalog.model_dump_json(indent=1) + "\n").encode()),
-        Item.of("index.html", render(catalog).encode()),
+        Item.of("index.html", render(catalog, repository, published).encode()),
     ]
-
-
-def _published(own: Sequence[Entry], others: Sequence[Entry], state: State) -> list[str]:
-    return [entry.variant for entry in (*own, *others) if _is_there(entry, state)]
 
 
 def _entry(entry: Entry, artifacts: Artifacts, state: State, there: Mapping[str, Entry]) -> Entry:

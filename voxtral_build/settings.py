@@ -138,13 +138,13 @@ class CheckpointSource(StrictModel):
         sources = ("synth", "path", "repo")
         given = [name for name in sources if getattr(self, name) is not None]
         if len(given) != 1:
-            others = " and ".join(f"`{name}: null`" for name in sources if name in given[1:])
+            nulls = " or ".join(f"`{name}: null`" for name in given)
             raise mistake(
                 "exactly one source is needed",
                 got=" and ".join(given) or "none",
                 allowed="synth, path or repo",
-                next_step=f"set {others} beside `{given[0]}`, or the other way around: a file "
-                "given by --configfile is merged into config/matrix.yaml"
+                next_step=f"keep one, and set {nulls}: a file given by --configfile is merged "
+                "into config/matrix.yaml"
                 if given
                 else "point path at a checkpoint folder",
             )

@@ -56,10 +56,13 @@ def artifact_card(entry: Entry) -> str:
     )
 
 
-def repository_card(catalog: Catalog, published: Container[str] | None = None) -> str:
+def repository_card(
+    catalog: Catalog, repository: str | None = None, published: Container[str] | None = None
+) -> str:
     """README.md of a repository that holds artifacts of a catalog.
 
     Args:
+        repository: its name, where it is known.
         published: the variants that it holds; None: all that are validated or inspected.
     """
     here = [
@@ -72,6 +75,7 @@ def repository_card(catalog: Catalog, published: Container[str] | None = None) -
     return _render(
         "repository",
         metadata=_metadata(right, name="voxtral-realtime-executorch"),
+        repository=repository,
         variants=validated,
         inspected=[known for known in right if known.entry.status == "inspected"],
         licensed=bool(_bases(right)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import get_args
@@ -50,8 +50,13 @@ class Row:
         return gates[0] + (f" and {len(gates) - 1} more" if len(gates) > 1 else "") if gates else ""
 
 
-def render(catalog: Catalog) -> str:
-    """The whole page."""
+def render(catalog: Catalog, repository: str | None = None, published: Collection[str] = ()) -> str:
+    """The whole page.
+
+    Args:
+        repository: on the Hub, that the page lies in; None: beside the artifacts here.
+        published: the variants that can be pulled from there.
+    """
     entries = catalog.entries
     style = _source("style.css")
     script = "\n".join(map(_source, _SCRIPTS))
@@ -67,6 +72,8 @@ def render(catalog: Catalog) -> str:
             machines=Counter(figures.machine(machine) for machine in _machines(entries)),
             checkpoints=Counter(_checkpoints(entries)),
             word_errors_float32=_word_errors_float32(entries),
+            repository=repository,
+            published=published,
             style=style,
             script=script,
             # A digest admits this script and no other, such as one that came in with a name.

@@ -61,11 +61,13 @@ class Uploads:
         self._sent = _Sent(Tenths(log, "sent", max(total, 1), "MB"))
         self._additions = [_addition(file, self._sent) for file in files]
 
-    def send(self) -> int:
-        """Send large files; those that the Hub has already are not sent again.
+    @property
+    def sent(self) -> int:
+        """Bytes that were sent so far."""
+        return self._sent.bytes
 
-        Returns:
-            Bytes that were sent.
+    def send(self) -> None:
+        """Send large files; those that the Hub has already are not sent again.
 
         Raises:
             HubError: the Hub cannot be reached, or refuses. What has arrived stays there for
@@ -85,7 +87,6 @@ class Uploads:
                     create_pr=self._create_pr,
                     free_memory=False,
                 )
-        return self._sent.bytes
 
     def commit(
         self, removed: Sequence[str], *, title: str, description: str, parent: str

@@ -73,7 +73,9 @@ def run(*, matrix: Matrix, artifacts: Path, repository: str, options: Options) -
     failure: _NotCommittedError | None = None
     for tries in itertools.count():
         state = _state(repository, options)
-        plan = make_plan(here, state, _catalog_at(repository, state), prune=options.prune)
+        plan = make_plan(
+            repository, here, state, _catalog_at(repository, state), prune=options.prune
+        )
         if options.dry_run:
             _print_dry_run(repository, state, plan, options)
             return
@@ -176,7 +178,7 @@ def _publish(repository: str, state: State, plan: Plan, here: Artifacts, options
         state = State(created.commit, created.private, created.files)
     files = [Upload(item.path, item.source, item.record) for item in plan.sent]
     uploads = Uploads(repository, files, create_pr=options.create_pr)
-    sent = uploads.send()
+    uploads.send()
     with told(repository, "commit"), told_without_cause(repository):
         try:
             commit = uploads.commit(
@@ -188,7 +190,7 @@ def _publish(repository: str, state: State, plan: Plan, here: Artifacts, options
                 raise _NotCommittedError(error) from None
             raise
     _read_back(repository, commit.oid, plan)
-    log.info("sent %.1f MB; %s: %s", sent / 1e6, title, commit.pr_url or commit.commit_url)
+    log.info("sent %s bytes; %s: %s", f"{uploads.sent:,}", title, commit.pr_url or commit.commit_url)
 
 
 def _message(plan: Plan, here: Artifacts) -> tuple[str, str]:

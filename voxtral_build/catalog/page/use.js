@@ -3,7 +3,13 @@
 /** A word of a shell's command, in quotes where it needs them. */
 const word = (text) => (/^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
-const folder = (entry) => `artifacts/${entry.variant}`;
+/** Of a page that lies in a repository on the Hub: which, and what can be pulled from there. */
+const { repository, published } = document.body.dataset;
+const isPublished = (entry) => Boolean(published?.split(" ").includes(entry.variant));
+
+const built = (entry) => `artifacts/${entry.variant}`;
+/** Where a variant lies: as it was pulled, or as it was built. */
+const folder = (entry) => (isPublished(entry) ? entry.variant : built(entry));
 
 function pythonUse(entry) {
   const streaming = entry.mode === "streaming";
@@ -91,6 +97,12 @@ function use(entry) {
   const live = entry.mode === "streaming" ? ", and --stream writes while it is spoken" : "";
   return section(
     "Use",
+    isPublished(entry) &&
+      snippet(
+        "Download",
+        `voxtral-build pull ${word(repository)} ${word(entry.variant)}\n`,
+        "Every file is held against the variant’s manifest.",
+      ),
     snippet(
       "Command line",
       `voxtral-build transcribe ${word(folder(entry))} speech.wav\n`,
@@ -106,4 +118,4 @@ function use(entry) {
   );
 }
 
-const buildCommand = (entry) => `snakemake ${word(`${folder(entry)}/report.json`)}\n`;
+const buildCommand = (entry) => `snakemake ${word(`${built(entry)}/report.json`)}\n`;
