@@ -22,7 +22,7 @@ from voxtral_build.matrix import Matrix, graph_for
 
 STAGES = (
     *("download", "meta_load", "quantize", "export", "lower", "preprocessor", "link"),
-    *("reference", "validate", "card", "catalog"),
+    *("reference", "validate", "card", "catalog", "publish"),
 )
 # Of the default matrix, which has more of each than most tests need.
 WHOLE = {
@@ -291,6 +291,37 @@ def test_a_gate_is_checked_where_it_applies(workspace: Workspace) -> None:
     variants = ["xnnpack-fp32-8da4w-offline", "xnnpack-fp32-8da4w-streaming"]
     checked = [f"{stage}: {variant}" for stage in ("validate", "card") for variant in variants]
     assert workspace.plan().jobs == sorted([*checked, "catalog: all variants"])
+
+
+def test_publishing_comes_after_everything_and_builds_nothing_anew(workspace: Workspace) -> None:
+    where = ("--config", "hub_repo=org/name", "hub_prune=true", "hub_create_pr=true")
+    assert workspace.plan("publish", *where).stages == ALL | {"publish": 1}
+    workspace.pretend_all_is_built()
+    plan = workspace.plan("publish", "--printshellcmds", *where)
+    assert plan.jobs == ["publish: validated artifacts"]
+    command = re.search(r"python -m voxtral_build publish .*", plan.output)
+    assert command is not None
+    assert "publish org/name --create-pr --prune --config build/matrix.json" in command[0]
+    # Where it is published decides about no artifact.
+    assert workspace.plan("--config", "hub_repo=org/name").jobs == []
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ((), ["got:     no hub_repo", "snakemake publish --config hub_repo=organization/name"]),
+        (("--config", "hub_repo=name"), ["hub_repo: not a repository's name", "got:     name"]),
+        (("--config", "hub_repo=a/b", "hub_purge=true"), ["unknown key", "hub_purge"]),
+    ],
+)
+def test_publishing_nowhere(
+    workspace: Workspace, config: tuple[str, ...], parts: list[str]
+) -> None:
+    result = workspace.snakemake("publish", "--dry-run", *config)
+    assert result.code == 2
+    assert "Traceback" not in result.output
+    for part in parts:
+        assert part in result.output
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,9 @@ def _publish(repository: str, state: State, plan: Plan, here: Artifacts, options
                 raise _NotCommittedError(error) from None
             raise
     _read_back(repository, commit.oid, plan)
-    log.info("sent %s bytes; %s: %s", f"{uploads.sent:,}", title, commit.pr_url or commit.commit_url)
+    log.info(
+        "sent %s bytes; %s: %s", f"{uploads.sent:,}", title, commit.pr_url or commit.commit_url
+    )
 
 
 def _message(plan: Plan, here: Artifacts) -> tuple[str, str]:
