@@ -32,7 +32,6 @@ from voxtral_build.progress import Tenths
 
 log = logging.getLogger(__name__)
 
-_BLOCK = 1 << 20  # bytes that may be lost where a process is killed
 _LONG = 10_000_000  # bytes of a file whose progress is worth telling
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -185,7 +184,8 @@ def _bring(repository: str, revision: str, name: str, file: BinaryIO, expected: 
             hf_raise_for_status(response)
             if begun and response.status_code == 200:  # from its start, though not asked for
                 file.truncate(file.seek(0))
-            for block in response.iter_bytes(_BLOCK):
+            # As it arrives: blocks of one size would be held back, and be lost with a connection.
+            for block in response.iter_bytes():
                 if file.tell() + len(block) > expected.bytes:
                     raise _TooLongError
                 file.write(block)
