@@ -4,7 +4,7 @@ The storage of large files answers under another host name than the API, as the 
 refuses a request that carries a token: so a client that sends the token on is found out.
 """
 
-from tests.hub.faults import Before, Cut, Endless, Fault, Lost, Slow, Stall, Status, Wrong
+from tests.hub.faults import Before, Cut, Endless, Fault, Lost, Slow, Stall, Status, Whole, Wrong
 from tests.hub.server import READ_TOKEN, WRITE_TOKEN, HubServer
 from tests.hub.store import Commit, File, PullRequest
 from tests.hub.wire import Request
@@ -25,5 +25,6 @@ __all__ = [
     "Slow",
     "Stall",
     "Status",
+    "Whole",
     "Wrong",
 ]

@@ -37,6 +37,11 @@ class Wrong:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """The answer has all of the file, whatever range was asked for, as some proxies do it."""
+
+
+@dataclass(frozen=True)
 class Slow:
     """The request's body if it has one, else the answer's, goes no faster than this."""
 
@@ -69,7 +74,7 @@ class Endless:
     times: int = 3
 
 
-Fault = Status | Cut | Wrong | Slow | Stall | Lost | Before | Endless
+Fault = Status | Cut | Wrong | Whole | Slow | Stall | Lost | Before | Endless
 
 
 @dataclass

@@ -84,15 +84,20 @@ class HubServer:
     def commit(
         self,
         repo: str,
-        files: Mapping[str, bytes | Path | None],
+        files: Mapping[str, bytes | Path | File | None],
         *,
         title: str = "change",
         description: str = "",
         revision: str = "main",
     ) -> str:
-        """As somebody else, under any name that a file might have; None removes a file."""
+        """As somebody else, under any name that a file might have; None removes a file.
+
+        A `File` is told of, whether or not there is such content.
+        """
         changes = {
-            path: None if content is None else self._store.keep(repo, path, content)
+            path: content
+            if content is None or isinstance(content, File)
+            else self._store.keep(repo, path, content)
             for path, content in files.items()
         }
         return self._store[repo].add(

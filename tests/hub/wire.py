@@ -28,6 +28,7 @@ from tests.hub.faults import (
     Slow,
     Stall,
     Status,
+    Whole,
     Wrong,
 )
 
@@ -202,6 +203,8 @@ class Connection(BaseHTTPRequestHandler):
         request = Incoming(self.record, pieces)
         if isinstance(fault, Before):
             fault.callback()
+        if isinstance(fault, Whole):
+            request.headers = {k: v for k, v in self.record.headers.items() if k != "range"}
         if isinstance(fault, Status):
             answer = error(fault.code, fault.error_code, fault.message)
             answer = Answer(answer.status, dict(answer.headers) | dict(fault.headers), answer.body)

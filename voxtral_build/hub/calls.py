@@ -169,7 +169,7 @@ def _hub_error(repository: str, doing: str, error: Exception) -> HubError | None
 
 
 _TOLD = (
-    httpx2.TransportError,
+    httpx2.RequestError,  # TransportError, and redirects without end
     HfHubHTTPError,
     HFValidationError,
     OfflineModeIsEnabled,
