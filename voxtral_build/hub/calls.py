@@ -141,22 +141,23 @@ def brief(error: BaseException) -> str:
 
 
 @contextmanager
-def told(repository: str, doing: str) -> Iterator[None]:
+def told(repository: str, doing: str, *, writing: bool = False) -> Iterator[None]:
     """Tell what the library raises as a `HubError`.
 
     Args:
         doing: what is tried, after "cannot": "fetch params.json".
+        writing: to the repository; other tokens may do that than may read it.
     """
     try:
         yield
     except Exception as error:
-        raised = _hub_error(repository, doing, error)
+        raised = _hub_error(repository, doing, error, writing=writing)
         if raised is None:
             raise
         raise raised from None
 
 
-def _hub_error(repository: str, doing: str, error: Exception) -> HubError | None:
+def _hub_error(repository: str, doing: str, error: Exception, *, writing: bool) -> HubError | None:
     cause: BaseException = error
     # Of uploads, the library raises a bare RuntimeError with the cause behind it.
     while not isinstance(cause, _TOLD) and cause.__cause__ is not None:
@@ -164,7 +165,7 @@ def _hub_error(repository: str, doing: str, error: Exception) -> HubError | None
     if not isinstance(cause, _TOLD) or isinstance(cause, HubError):
         return None
     what = f"{repository}: cannot {doing}"
-    got, next_step = _got_and_next(repository, cause)
+    got, next_step = _got_and_next(repository, cause, writing=writing)
     return HubError(what, got=got, next_step=next_step)
 
 
@@ -179,7 +180,7 @@ _TOLD = (
 )
 
 
-def _got_and_next(repository: str, error: BaseException) -> tuple[str, str]:
+def _got_and_next(repository: str, error: BaseException, *, writing: bool) -> tuple[str, str]:
     page = page_of(repository)
     has_token = get_token() is not None
     token = "the token has no access to it" if has_token else "no HF_TOKEN is set"
@@ -202,16 +203,18 @@ def _got_and_next(repository: str, error: BaseException) -> tuple[str, str]:
     if isinstance(error, EntryNotFoundError):
         return "no such file at that revision", f"see what is there: {page}/tree/main"
     if isinstance(error, HfHubHTTPError):
-        return brief(error), _after_status(status(error), has_token)
+        return brief(error), _after_status(status(error), has_token, writing=writing)
     if isinstance(error, FileMetadataError):
         return brief(error), "check HF_ENDPOINT, and proxies on the way"
     return brief(error), "check the network, HF_ENDPOINT and proxies, and run it again"
 
 
-def _after_status(code: int, has_token: bool) -> str:
+def _after_status(code: int, has_token: bool, *, writing: bool) -> str:
     if code == 401:
         made = "https://huggingface.co/settings/tokens"
         return f"set HF_TOKEN to a valid token ({made})" if has_token else "set HF_TOKEN"
+    if code == 403 and not writing:
+        return "the answer above says why; a token (HF_TOKEN) may be limited to other repositories"
     if code == 403:
         return "set HF_TOKEN to a token that may write there, or open a pull request: --create-pr"
     if code == 429:

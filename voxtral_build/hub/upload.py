@@ -39,7 +39,7 @@ def create_repository(repository: str, *, private: bool) -> None:
     Raises:
         HubError: the Hub refuses.
     """
-    with told(repository, "create it"):
+    with told(repository, "create it", writing=True):
         retried(
             lambda: api().create_repo(repository, private=private or None, exist_ok=True),
             repository,
@@ -78,7 +78,10 @@ class Uploads:
         # One of each content first: the same bytes, asked for together, are sent each time.
         first = {item.upload_info.sha256: item for item in reversed(self._additions)}
         copies = [item for item in self._additions if first[item.upload_info.sha256] is not item]
-        with told(self._repository, "send files"), told_without_cause(self._repository):
+        with (
+            told(self._repository, "send files", writing=True),
+            told_without_cause(self._repository),
+        ):
             for additions in (list(first.values()), copies):
                 # The library tries again by itself.
                 api().preupload_lfs_files(

@@ -179,7 +179,7 @@ def _publish(repository: str, state: State, plan: Plan, here: Artifacts, options
     files = [Upload(item.path, item.source, item.record) for item in plan.sent]
     uploads = Uploads(repository, files, create_pr=options.create_pr)
     uploads.send()
-    with told(repository, "commit"), told_without_cause(repository):
+    with told(repository, "commit", writing=True), told_without_cause(repository):
         try:
             commit = uploads.commit(
                 plan.removed, title=title, description=description, parent=state.commit
