@@ -47,42 +47,45 @@ def fetch_checkpoint(source: CheckpointSource, store: Path, lock: Path) -> Path:
 
     records: dict[CheckpointFile, FileRecord] = {}
     wanted: dict[CheckpointFile, Identity] = {}
+    pins = {name: locked[name].sha256 for name in FILES if name in locked} | source.sha256
+
+    def require_pinned(name: CheckpointFile, digest: str, what: str) -> None:
+        if digest != pins.get(name, digest):
+            where = "checkpoint.sha256" if name in source.sha256 else lock
+            raise HubError(
+                f"{repository}: {name} is not what it has to be{what}",
+                got=f"sha256 {digest} at revision {revision}",
+                allowed=f"sha256 {pins[name]}, as {where} has it",
+                next_step=_FIND_OUT,
+            )
+
     for name in FILES:
-        pin = source.sha256.get(name) or (locked[name].sha256 if name in locked else None)
+        pin = pins.get(name)
         kept = pin and _kept(repository, revision, folder / name, pin)
         if kept:
             records[name] = kept
             continue
         _require_online(repository, name, pin)
         expected = identity(repository, revision, name)
-        if expected.kind == "sha256" and pin is not None and expected.digest != pin:
-            where = "checkpoint.sha256" if name in source.sha256 else lock
-            raise HubError(
-                f"{repository}: {name} is not what it has to be; nothing was fetched",
-                got=f"sha256 {expected.digest} at revision {revision}",
-                allowed=f"sha256 {pin}, as {where} has it",
-                next_step=_FIND_OUT,
-            )
+        if expected.kind == "sha256":
+            require_pinned(name, expected.digest, "; nothing was fetched")
         if expected.is_of(folder / name):
             records[name] = _record(folder / name, expected)
+            require_pinned(name, records[name].sha256, "; nothing was fetched")
         else:
             wanted[name] = expected
 
     require_space(folder, {folder / name: expected for name, expected in wanted.items()})
-    for name, expected in wanted.items():
+    # Small ones first: of these the Hub tells no SHA-256, so it is known only when they are here.
+    for name, expected in sorted(wanted.items(), key=lambda item: item[1].bytes):
         (folder / name).unlink(missing_ok=True)
         fetch(repository, revision, name, folder / name, expected)
         records[name] = _record(folder / name, expected)
-        pin = source.sha256.get(name) or (locked[name].sha256 if name in locked else None)
-        if pin is not None and records[name].sha256 != pin:
-            # Of small files the Hub tells no SHA-256: it is known only now.
+        try:
+            require_pinned(name, records[name].sha256, ", and was removed")
+        except HubError:
             (folder / name).unlink()
-            raise HubError(
-                f"{repository}: {name} is not what it has to be, and was removed",
-                got=f"sha256 {records[name].sha256}",
-                allowed=f"sha256 {pin}",
-                next_step=_FIND_OUT,
-            )
+            raise
         _protect(folder / name)
     unpinned = {name: records[name] for name in FILES if name not in source.sha256}
     if unpinned:
@@ -103,7 +106,7 @@ def _kept(repository: str, revision: str, path: Path, pin: str) -> FileRecord | 
         record = FileRecord.of(path)
         if record.sha256 == pin:
             return record
-        log.warning("%s is damaged: it will be fetched again", path)
+        log.warning("%s is not what it has to be: asking the Hub", path)
         return None
     cached = try_to_load_from_cache(repository, path.name, revision=revision)
     if not isinstance(cached, str):
