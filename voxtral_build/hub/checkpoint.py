@@ -115,6 +115,7 @@ def _kept(repository: str, revision: str, path: Path, pin: str) -> FileRecord | 
     if record.sha256 != pin:
         return None
     log.info("%s: taken from %s", path.name, cached)
+    path.unlink(missing_ok=True)  # a link to where the cache was
     path.symlink_to(Path(cached).resolve())
     return record
 
