@@ -99,7 +99,14 @@ def _synth(args: argparse.Namespace) -> None:
 def _download(args: argparse.Namespace) -> None:
     synth = args.synth and {"size": args.synth, "seed": args.seed}
     given = {"synth": synth, "path": args.path, "repo": args.repo, "revision": args.revision}
-    source = CheckpointSource.checked(given | {"sha256": dict(args.sha256)}, "checkpoint")
+    pins = dict(args.sha256)
+    if len(pins) < len(args.sha256):
+        raise ConfigError(
+            "--sha256 names a file twice",
+            got=" ".join("=".join(pin) for pin in args.sha256),
+            next_step="give one hash of each file",
+        )
+    source = CheckpointSource.checked(given | {"sha256": pins}, "checkpoint")
     _step("download")(source=source, store=args.store, lock=args.lock, output=args.output)
 
 
