@@ -214,7 +214,7 @@ def _after_status(code: int, has_token: bool, *, writing: bool) -> str:
         made = "https://huggingface.co/settings/tokens"
         return f"set HF_TOKEN to a valid token ({made})" if has_token else "set HF_TOKEN"
     if code == 403 and not writing:
-        return "the answer above says why; a token (HF_TOKEN) may be limited to other repositories"
+        return "check what the token of HF_TOKEN may read, and proxies on the way"
     if code == 403:
         return "set HF_TOKEN to a token that may write there, or open a pull request: --create-pr"
     if code == 429:
