@@ -177,6 +177,7 @@ _TOLD = (
     LocalEntryNotFoundError,
     EntryNotFoundError,
     FileMetadataError,
+    UnicodeEncodeError,  # of a header, and only the token's is not ours
 )
 
 
@@ -186,6 +187,8 @@ def _got_and_next(repository: str, error: BaseException, *, writing: bool) -> tu
     token = "the token has no access to it" if has_token else "no HF_TOKEN is set"
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set", "unset it, or use what was fetched before"
+    if isinstance(error, UnicodeEncodeError):
+        return "HF_TOKEN has a character that is in no token", "copy it once more, whole"
     if isinstance(error, HFValidationError):
         return brief(error), "give a repository as organization/name"
     if isinstance(error, GatedRepoError):
