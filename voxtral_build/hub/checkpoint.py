@@ -42,7 +42,14 @@ def fetch_checkpoint(source: CheckpointSource, store: Path, lock: Path) -> Path:
     assert source.revision is not None
     repository, revision = source.repo, source.revision
     folder = source.kept_in(store)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HubError(
+            f"{folder} cannot be made",
+            got=error.strerror,
+            next_step="make way for it, or keep files elsewhere: --store",
+        ) from None
     locked = read_lock(lock, repository, revision)
 
     records: dict[CheckpointFile, FileRecord] = {}
