@@ -13,7 +13,8 @@ import re
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _SHORTEST = 8  # characters of a secret; a shorter value would make texts unreadable
 _PATTERNS = (
-    (re.compile(r"\bhf_[A-Za-z0-9]{6,}"), "hf_..."),
+    # Of users, and those that are longer and say what they are: hf_oauth_, hf_jwt_.
+    (re.compile(r"\bhf_(?:[a-z]+_[\w.-]{20,}|[A-Za-z0-9]{6,})"), "hf_..."),
     (re.compile(r"\b(Bearer|Basic)\s+\S+", re.IGNORECASE), r"\1 ..."),
     (re.compile(r"(https?://)[^/\s@\"']+@"), r"\1...@"),
     (re.compile(r"(https?://[^\s?\"'<>]+)\?[^\s\"'<>]*"), r"\1?..."),
