@@ -219,7 +219,7 @@ def _after_status(code: int, has_token: bool, *, writing: bool) -> str:
     if code == 403 and not writing:
         return "check what the token of HF_TOKEN may read, and proxies on the way"
     if code == 403:
-        return "set HF_TOKEN to a token that may write there, or open a pull request: --create-pr"
+        return "set HF_TOKEN to a token that may do this (to publish without one: --create-pr)"
     if code == 429:
         return "wait some minutes, then run it again: what has arrived is not sent twice"
     if code in _MAY_PASS:
