@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ from voxtral_build.checkpoint import TOKENIZER, Release, read_json
 from voxtral_build.errors import BuildError
 from voxtral_build.files import sha256, write_text
 from voxtral_build.provenance import PACKAGE
+from voxtral_build.redaction import one_line
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:voxtral-build:artifact:v1"
 BUILDER = "urn:voxtral-build"
 REQUIRED = (MODEL, PREPROCESSOR, TOKENIZER)
+_SHA256 = re.compile("[0-9a-f]{64}")
 # What decides about the bytes of an artifact, beside this package.
 _TOOLS = ("executorch", "numpy", "pydantic", "safetensors", "torch", "torchao")
 
@@ -142,7 +145,7 @@ class Manifest:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BuildError(
                 f"{path} is no manifest of an artifact",
-                got=f"{type(error).__name__}: {error}",
+                got=one_line(f"{type(error).__name__}: {error}"),
                 allowed=f"an in-toto statement of {PREDICATE}, as link writes it",
                 next_step="link the artifact again: `snakemake --forcerun link`",
             ) from None
@@ -183,6 +186,8 @@ def _records(descriptors: Sequence[Any]) -> dict[str, FileRecord]:
         name, size, digest = item["name"], item["annotations"]["bytes"], item["digest"]["sha256"]
         if not isinstance(name, str) or type(size) is not int or not isinstance(digest, str):
             raise TypeError(f"{item}")
+        if size < 0 or not _SHA256.fullmatch(digest):  # it becomes part of files' names
+            raise ValueError(f"{item}")
         if name in records:
             raise ValueError(f"{name} twice")
         records[name] = FileRecord(size, digest)

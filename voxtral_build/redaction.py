@@ -1,7 +1,7 @@
-"""What must not be in a log or a message: tokens, and URLs that are as good as one.
+"""What must not be in a log or a message: secrets, and what a terminal would obey.
 
 Storage URLs of the Hub carry a signature in their query: whoever has one can read the file of
-a private repository.
+a private repository. Names and texts of a repository may be anybody's.
 """
 
 from __future__ import annotations
@@ -22,18 +22,34 @@ _PATTERNS = (
 
 
 def redacted(text: str) -> str:
-    """`text` without tokens, passwords in URLs, and queries of URLs."""
+    """`text` without tokens, passwords in URLs, queries of URLs, and control characters."""
     for name in TOKEN_VARIABLES:
         secret = os.environ.get(name, "").strip()
         if len(secret) >= _SHORTEST:
             text = text.replace(secret, "...")
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
-    return text
+    return _escaped(text, keep="\n\t")
+
+
+def one_line(text: object, longest: int = 300) -> str:
+    """What somebody else wrote, so that it looks like nothing but a part of a line."""
+    line = _escaped(str(text), keep="")
+    return line if len(line) <= longest else f"{line[:longest]}..."
+
+
+def _escaped(text: str, keep: str) -> str:
+    """With escapes, as Python writes them, in place of what cannot be printed."""
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() or sign in keep else sign.encode("unicode_escape").decode()
+        for sign in text
+    )
 
 
 class RedactingFormatter(logging.Formatter):
-    """Formats records, and takes secrets out of what comes of it, tracebacks included."""
+    """Formats records, and redacts what comes of it, tracebacks included."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))

@@ -15,6 +15,7 @@ from voxtral_build.pte.data_file import read_data
 from voxtral_build.pte.external import missing_data
 from voxtral_build.pte.inspect import describe
 from voxtral_build.pte.program_file import read
+from voxtral_build.redaction import one_line
 from voxtral_build.report import Report
 from voxtral_build.variants import Variant
 
@@ -49,7 +50,7 @@ def verify(folder: Path, *, alone: bool = True) -> Manifest:
     if faults:
         raise ValidationError(
             f"{folder} is not the artifact that its manifest describes",
-            got="\n           ".join(faults),
+            got="\n           ".join(map(one_line, faults)),
             next_step="fetch or build it again; publish nothing of it",
         )
     return manifest
