@@ -6,19 +6,22 @@ there, sizes are known before the first byte, and nothing is at its place before
 
 from __future__ import annotations
 
+import errno
 import logging
 import shlex
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from voxtral_build.artifact_files import CARD, MANIFEST, REPORT
 from voxtral_build.errors import BuildError, HubError, ValidationError
-from voxtral_build.files import sha256
 from voxtral_build.hub.calls import page_of
 from voxtral_build.hub.fetch import Identity, fetch, require_space
 from voxtral_build.hub.repository import State, read_state
 from voxtral_build.manifest import Manifest
 from voxtral_build.publication import ARTIFACT_FILES, folder_of, variants_in
+from voxtral_build.redaction import one_line
 from voxtral_build.report import Report
 from voxtral_build.strict_config import suggest
 from voxtral_build.variants import Variant
@@ -48,33 +51,44 @@ def pull(*, repository: str, variant: Variant, revision: str, output: Path) -> P
     if state is None:
         raise HubError(
             f"{repository} is not there",
-            got="no such repository, or a private one that the token has no access to",
-            next_step="check the name; for a private repository, set HF_TOKEN",
+            got="no such repository, or a private one that HF_TOKEN gives no access to",
+            next_step="check the name; for a private one, set HF_TOKEN to a token that can read it",
         )
     there = _files_there(repository, variant, state)
-    work = output.with_name(f".{output.name}.pull")
-    work.mkdir(parents=True, exist_ok=True)
-    _bring(repository, variant, state, work, {MANIFEST: there[MANIFEST]})
-    if output.exists():
-        _require_same(output, work / MANIFEST)
-        shutil.rmtree(work)
+    if output.exists() or output.is_symlink():
+        _require_same(output, there[MANIFEST])
         return output
-    expected = there | _listed(repository, variant, work / MANIFEST, there)
-    require_space(work, {work / name: item for name, item in expected.items()})
-    _bring(repository, variant, state, work, expected)
-    for path in work.iterdir():  # such as parts of what an older revision had
-        if path.name not in expected:
-            path.unlink()
-    try:
-        verify(work)
-    except ValidationError as error:
-        shutil.rmtree(work)
-        raise ValidationError(
-            f"{repository}: {variant.slug} is not what its manifest says; nothing of it was kept",
-            got=error.got,
-            next_step=f"take another revision: {page_of(repository)}/commits/main",
-        ) from None
-    work.replace(output)
+    with _work_folder(output) as work:
+        _bring(repository, variant, state, work, {MANIFEST: there[MANIFEST]})
+        try:
+            expected = there | _listed(repository, variant, work / MANIFEST, there)
+        except ValidationError:
+            (work / MANIFEST).unlink()
+            raise
+        require_space(work, {work / name: item for name, item in expected.items()})
+        _bring(repository, variant, state, work, expected)
+        for path in work.iterdir():  # such as parts of what an older revision had
+            if path.name not in expected:
+                path.unlink()
+        try:
+            verify(work)
+        except BuildError as error:
+            shutil.rmtree(work)
+            found = error.got if isinstance(error, ValidationError) else _in_short(error)
+            raise ValidationError(
+                f"{repository}: {variant.slug} is not what its manifest says; "
+                "nothing of it was kept",
+                got=found,
+                next_step=f"take another revision: {page_of(repository)}/commits/main",
+            ) from None
+        try:
+            work.replace(output)
+        except OSError as error:
+            raise BuildError(
+                f"{work} is right, and cannot become {output}",
+                got=error.strerror,
+                next_step="move what is there away, and run it again: nothing is fetched twice",
+            ) from None
     return output
 
 
@@ -87,7 +101,7 @@ def how_to_run(folder: Path) -> str:
     report = Report.load(folder / REPORT)
     place = shlex.quote(str(folder))
     if report.not_run:
-        lines.append(f"Where it was made it could not be run: {report.not_run}.")
+        lines.append(f"Where it was made it could not be run: {one_line(report.not_run)}.")
         lines.append(f"How it is run on a device: {folder / CARD}")
     else:
         lines.append(f"voxtral-build transcribe {place} speech.wav")
@@ -138,7 +152,7 @@ def _listed(
     try:
         manifest = Manifest.load(path)
     except BuildError as error:
-        raise _not_as_listed(repository, variant, f"{error.what}: {error.got}") from None
+        raise _not_as_listed(repository, variant, _in_short(error)) from None
     if manifest.variant != variant.slug:
         raise _not_as_listed(repository, variant, f"a manifest of {manifest.variant}")
     for name, record in manifest.files.items():
@@ -163,10 +177,44 @@ def _listed(
 def _not_as_listed(repository: str, variant: Variant, got: str) -> ValidationError:
     return ValidationError(
         f"{repository}: {variant.slug} is not what its manifest says; nothing of it was fetched",
-        got=got,
+        got=one_line(got),
         allowed=f"of {', '.join(ARTIFACT_FILES)}, those that the manifest lists, as it lists them",
         next_step=f"take another revision: {page_of(repository)}/commits/main",
     )
+
+
+def _in_short(error: BuildError) -> str:
+    return one_line(f"{error.what}: {error.got}" if error.got else error.what)
+
+
+@contextmanager
+def _work_folder(output: Path) -> Iterator[Path]:
+    """A folder beside `output`, which stays for the next call where something arrived in it.
+
+    Links, and whatever else no call of ours leaves there, are removed and never followed.
+    """
+    work = output.with_name(f".{output.name}.pull")
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        if work.is_symlink():  # to a folder; its files are not ours
+            raise FileExistsError(errno.EEXIST, "a link to another folder")
+        for path in work.iterdir():
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                path.unlink()
+            elif path.is_dir():
+                shutil.rmtree(path)
+    except OSError as error:
+        raise BuildError(
+            f"{work} cannot be the folder where files arrive",
+            got=error.strerror,
+            allowed="a folder of our own, or nothing",
+            next_step="move it away, or give another --output",
+        ) from None
+    try:
+        yield work
+    finally:
+        with suppress(OSError):  # not empty, or not there any more
+            work.rmdir()
 
 
 def _bring(
@@ -178,10 +226,10 @@ def _bring(
             fetch(repository, state.commit, f"{folder_of(variant)}/{name}", work / name, identity)
 
 
-def _require_same(output: Path, manifest: Path) -> None:
+def _require_same(output: Path, manifest: Identity) -> None:
     """A folder that is there has to be this very artifact."""
     own = output / MANIFEST
-    if not own.is_file() or sha256(own) != sha256(manifest):
+    if not manifest.is_of(own):
         raise BuildError(
             f"{output} is there already, and is something else",
             got="another artifact, or another version of this one"
@@ -190,5 +238,12 @@ def _require_same(output: Path, manifest: Path) -> None:
             allowed="a folder that is not there, or has the artifact that is to be fetched",
             next_step="move it away, or give another --output",
         )
-    verify(output)
+    try:
+        verify(output)
+    except BuildError as error:
+        raise ValidationError(
+            f"{output} is there already, and is damaged",
+            got=error.got if isinstance(error, ValidationError) else _in_short(error),
+            next_step="move it away, and run this again",
+        ) from None
     log.info("%s is there already", output)
