@@ -61,14 +61,14 @@ def pull(*, repository: str, variant: Variant, revision: str, output: Path) -> P
     with _work_folder(output) as work:
         _bring(repository, variant, state, work, {MANIFEST: there[MANIFEST]})
         try:
-            expected = there | _listed(repository, variant, work / MANIFEST, there)
+            _require_listed(repository, variant, work / MANIFEST, there)
         except ValidationError:
             (work / MANIFEST).unlink()
             raise
-        require_space(work, {work / name: item for name, item in expected.items()})
-        _bring(repository, variant, state, work, expected)
+        require_space(work, {work / name: item for name, item in there.items()})
+        _bring(repository, variant, state, work, there)
         for path in work.iterdir():  # such as parts of what an older revision had
-            if path.name not in expected:
+            if path.name not in there:
                 path.unlink()
         try:
             verify(work)
@@ -145,10 +145,10 @@ def _files_there(repository: str, variant: Variant, state: State) -> dict[str, I
     return there
 
 
-def _listed(
+def _require_listed(
     repository: str, variant: Variant, path: Path, there: dict[str, Identity]
-) -> dict[str, Identity]:
-    """What the manifest lists, by its hashes; refused where the repository has something else."""
+) -> None:
+    """What is there has to be what the manifest lists, as far as the Hub tells hashes."""
     try:
         manifest = Manifest.load(path)
     except BuildError as error:
@@ -171,7 +171,6 @@ def _listed(
     surplus = there.keys() - manifest.files.keys() - set(_BESIDE)
     if surplus:
         raise _not_as_listed(repository, variant, f"{', '.join(sorted(surplus))} beside it")
-    return {name: Identity.sha256(record) for name, record in manifest.files.items()}
 
 
 def _not_as_listed(repository: str, variant: Variant, got: str) -> ValidationError:
