@@ -13,7 +13,8 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, Self
@@ -142,7 +143,7 @@ def fetch(repository: str, revision: str, name: str, target: Path, expected: Ide
                 f"{target} cannot be written", got=error.strerror, next_step="make room for it"
             ) from None
         except _TooLongError:
-            partial.unlink()
+            partial.unlink(missing_ok=True)
             raise _wrong(repository, revision, name, "more bytes", expected) from None
     _check(repository, revision, name, partial, expected)
     partial.replace(target)
@@ -153,13 +154,19 @@ class _TooLongError(Exception):
     """A server sends more than the file has."""
 
 
-def _opened(partial: Path) -> BinaryIO:
-    """What has arrived, open at its end."""
+@contextmanager
+def _opened(partial: Path) -> Iterator[BinaryIO]:
+    """What has arrived, open at its end; refused before the first byte, it leaves nothing."""
     # No link is followed: the name could be one that somebody else made.
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    file = os.fdopen(os.open(partial, flags, 0o666), "r+b")
-    file.seek(0, os.SEEK_END)
-    return file
+    with os.fdopen(os.open(partial, flags, 0o666), "r+b") as file:
+        file.seek(0, os.SEEK_END)
+        try:
+            yield file
+        except BaseException:
+            if not file.tell():
+                partial.unlink()
+            raise
 
 
 def _bring(repository: str, revision: str, name: str, file: BinaryIO, expected: Identity) -> None:
