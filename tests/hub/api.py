@@ -68,6 +68,8 @@ class Api:
         tokens: Mapping[str, str],
         granted: Collection[str],
         strangers: Collection[str],
+        ignored: Collection[str],
+        altered: Mapping[str, bytes],
         *,
         url: str,
         storage: str,
@@ -78,6 +80,8 @@ class Api:
         self._tokens = tokens
         self._granted = granted
         self._strangers = strangers
+        self._ignored = ignored
+        self._altered = altered
         self._url = url
         self._storage = Storage(store, storage)
         self._page_size = page_size
@@ -323,7 +327,7 @@ class Api:
             answer = {
                 "path": path,
                 "uploadMode": "lfs" if large else "regular",
-                "shouldIgnore": False,
+                "shouldIgnore": path in self._ignored,
             }
             if there:
                 answer["oid"] = there.sha256 or there.sha1
@@ -404,6 +408,8 @@ class Api:
                 message = "A commit has happened since. Please refresh and try again."
                 raise RefusedError(412, None, message)
             changes = _changes(repository, repository.commit(asked), lines[1:])
+            for path in changes.keys() & self._altered.keys():
+                changes[path] = repository.put(self._altered[path])
             answer: dict[str, Any] = {"success": True}
             if create_pr:
                 num, commit = repository.propose(changes, asked, **about)

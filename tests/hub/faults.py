@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Status:
-    """Answers with this status, once the request's body is read, and does nothing else."""
+    """Answers with this status, once the request's body is read, and does nothing else.
+
+    `body` stands instead of the Hub's own words: a proxy's page, for one.
+    """
 
     code: int
     headers: Mapping[str, str] = field(default_factory=dict)
     error_code: str | None = None
     message: str = ""
+    body: bytes = b""
 
 
 @dataclass(frozen=True)

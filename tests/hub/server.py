@@ -22,7 +22,8 @@ class HubServer:
     """A Hub in a folder, served until the context ends.
 
     Repositories stay in the folder: another server on it has them too, but none of the rest.
-    `errors` holds the tracebacks of what went wrong in the server itself.
+    `errors` holds the tracebacks of what went wrong in the server itself. `keep_bodies` keeps
+    what is received with each request, to look at.
     """
 
     def __init__(
@@ -33,15 +34,20 @@ class HubServer:
         lfs_bytes: int = 10_000_000,
         part_bytes: int | None = None,
         port: int = 0,
+        keep_bodies: bool = False,
     ) -> None:
         self.tokens = {WRITE_TOKEN: "write", READ_TOKEN: "read"}
         self.granted: set[str] = set()  # tokens that may read gated repositories
         self.strangers: set[str] = set()  # tokens that see no private ones, and write to none
+        self.ignored: set[str] = set()  # paths that a .gitignore keeps out
+        self.altered: dict[str, bytes] = {}  # paths that a commit stores other content under
         self.requests: list[Request] = []
         self.errors: list[str] = []
         self._faults = Faults()
         self._store = Store(folder, lfs_bytes)
-        self._listener = Listener(port, self._faults, self.requests, self.errors)
+        self._listener = Listener(
+            port, self._faults, self.requests, self.errors, keep_bodies=keep_bodies
+        )
         self.port = self._listener.server_port
         self.url = f"http://127.0.0.1:{self.port}"
         self._listener.handle = Api(
@@ -49,6 +55,8 @@ class HubServer:
             self.tokens,
             self.granted,
             self.strangers,
+            self.ignored,
+            self.altered,
             url=self.url,
             storage=f"http://localhost:{self.port}",
             page_size=page_size,

@@ -47,6 +47,7 @@ class Request:
     status: int = 0
     received: int = 0
     sent: int = 0
+    body: bytes = b""  # that was received, of a server that keeps bodies
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,16 @@ class Listener(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(
-        self, port: int, faults: Faults, requests: list[Request], errors: list[str]
+        self,
+        port: int,
+        faults: Faults,
+        requests: list[Request],
+        errors: list[str],
+        *,
+        keep_bodies: bool,
     ) -> None:
         self.faults = faults
+        self.keep_bodies = keep_bodies
         self.requests = requests
         self.errors = errors
         self.handle: Callable[[Incoming], Answer]
@@ -207,7 +215,8 @@ class Connection(BaseHTTPRequestHandler):
             request.headers = {k: v for k, v in self.record.headers.items() if k != "range"}
         if isinstance(fault, Status):
             answer = error(fault.code, fault.error_code, fault.message)
-            answer = Answer(answer.status, dict(answer.headers) | dict(fault.headers), answer.body)
+            headers = dict(answer.headers) | dict(fault.headers)
+            answer = Answer(answer.status, headers, fault.body or answer.body)
         else:
             try:
                 answer = self.server.handle(request)
@@ -244,6 +253,8 @@ class Connection(BaseHTTPRequestHandler):
         for size in self._steps(length, fault):
             piece = self.rfile.read(size)
             self.record.received += len(piece)
+            if self.server.keep_bodies:
+                self.record.body += piece
             if len(piece) < size:
                 raise DroppedError
             yield piece
