@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from voxtral_build.catalog.card import repository_card
 from voxtral_build.catalog.entries import Catalog
 from voxtral_build.errors import BuildError, ConfigError, HubError
 from voxtral_build.hub.calls import brief, may_pass, moved, page_of, retry_after, told
@@ -136,8 +137,7 @@ def _catalog_at(repository: str, state: State) -> Catalog | None:
         fetch(repository, state.commit, CATALOG, path, there)
         try:
             catalog = Catalog.load(path)
-            for entry in catalog.entries:
-                Variant.parse(entry.variant)
+            _require_consistent(catalog)
         except BuildError as error:
             log.warning(
                 "%s: its %s cannot be read (%s): what others published is not in the new one",
@@ -147,6 +147,19 @@ def _catalog_at(repository: str, state: State) -> Catalog | None:
             )
             return None
     return catalog
+
+
+def _require_consistent(catalog: Catalog) -> None:
+    """Whoever writes to the repository can have changed it: ours has to be made of it after all.
+
+    Raises:
+        BuildError: an entry contradicts itself.
+    """
+    for entry in catalog.entries:
+        axes = Variant.parse(entry.variant).axes
+        if axes != {axis: getattr(entry, axis) for axis in axes}:
+            raise BuildError(f"{entry.variant} is on {entry.backend}")
+    repository_card(catalog)
 
 
 def _print_dry_run(repository: str, state: State, plan: Plan, options: Options) -> None:
