@@ -1,0 +1,100 @@
+"""What tests of `publish` have in common: a matrix with its artifacts, and what a server got."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.hub import HubServer, Request
+from tests.hub_runs import MLX, PORTABLE, XNNPACK, Here, write_artifact, write_matrix
+from voxtral_build.variants import Variant
+
+REPO = "tester/voxtral"
+QUANTIZED = "xnnpack-fp32-8w-streaming"
+# Of what an artifact's folder holds, what goes up as it is; its card is made.
+AS_THEY_ARE = ("model.pte", "preprocessor.pte", "tekken.json", "manifest.json", "report.json")
+OWN = {"README.md", "catalog.json", "index.html"}
+
+
+def ready(
+    here: Here, *built: str, matrix: tuple[str, ...] = (XNNPACK, PORTABLE, QUANTIZED, MLX)
+) -> Path:
+    """A matrix, and artifacts of some of its variants; returns their folder."""
+    write_matrix(here.folder, list(matrix))
+    for variant in built:
+        write_artifact(here.folder / "artifacts", variant)
+    return here.folder / "artifacts"
+
+
+def place(variant: str) -> str:
+    """An artifact's folder in a repository."""
+    return f"{Variant.parse(variant).backend}/{variant}"
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def expected(artifacts: Path, *variants: str) -> dict[str, str]:
+    """Paths and hashes of what goes up as it is, from the folders here."""
+    return {
+        f"{place(variant)}/{name}": sha256((artifacts / variant / name).read_bytes())
+        for variant in variants
+        for name in AS_THEY_ARE
+    }
+
+
+def there(hub: HubServer, repo: str = REPO, revision: str = "main") -> dict[str, str]:
+    """Paths and hashes of what a repository holds."""
+    return {path: sha256(hub.read(repo, path, revision)) for path in hub.tree(repo, revision)}
+
+
+def seen(hub: HubServer, pattern: str) -> list[Request]:
+    return [item for item in hub.requests if pattern in f"{item.method} {item.path}"]
+
+
+def writes(hub: HubServer) -> list[str]:
+    """Requests that do anything but read."""
+    asked = [f"{item.method} {item.path}" for item in hub.requests]
+    return [item for item in asked if not item.startswith(("GET", "HEAD"))]
+
+
+def lines(request: Request) -> list[tuple[str, dict[str, str]]]:
+    """Of a commit: its header, and what it does."""
+    found = [json.loads(line) for line in request.body.splitlines()]
+    return [(line["key"], line["value"]) for line in found]
+
+
+def committed(hub: HubServer) -> set[str]:
+    """Paths that the last commit's request names."""
+    return {value["path"] for key, value in lines(seen(hub, "/commit/")[-1]) if key != "header"}
+
+
+def texts(hub: HubServer) -> Iterator[bytes]:
+    """All that was received: addresses, headers but that of the token, bodies, decoded too."""
+    for item in hub.requests:
+        headers = {name: text for name, text in item.headers.items() if name != "authorization"}
+        yield f"{item.path}?{item.query} {headers}".encode()
+        yield item.body
+        for line in item.body.splitlines():
+            try:
+                yield from _decoded(json.loads(line))
+            except ValueError:
+                continue
+
+
+def _decoded(value: object) -> Iterator[bytes]:
+    if isinstance(value, dict):
+        for part in value.values():
+            yield from _decoded(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _decoded(part)
+    elif isinstance(value, str):
+        try:
+            yield base64.b64decode(value, validate=True)
+        except ValueError:
+            return
