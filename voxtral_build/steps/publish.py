@@ -74,13 +74,16 @@ def run(*, matrix: Matrix, artifacts: Path, repository: str, options: Options) -
     failure: _NotCommittedError | None = None
     for tries in itertools.count():
         state = _state(repository, options)
+        if not state.commit and not options.dry_run:
+            # Before the plan: somebody else may make it too, and publish to it.
+            state = _created(repository, options)
         plan = make_plan(
             repository, here, state, _catalog_at(repository, state), prune=options.prune
         )
         if options.dry_run:
             _print_dry_run(repository, state, plan, options)
             return
-        log.info("%s at %s:\n%s", repository, state.commit or "no commit yet", as_text(plan))
+        log.info("%s at %s:\n%s", repository, state.commit, as_text(plan))
         if plan.is_empty:
             what = "holds all of it already: no commit" if failure is None else "holds all of it"
             log.info("%s %s", page_of(repository), what)
@@ -123,6 +126,18 @@ def _state(repository: str, options: Options) -> State:
             got="--private",
             allowed="a repository that is private, or not there yet",
             next_step=f"make it private on {page_of(repository)}/settings, or leave --private out",
+        )
+    return state
+
+
+def _created(repository: str, options: Options) -> State:
+    create_repository(repository, private=options.private)
+    state = _state(repository, options)
+    if not state.commit:
+        raise HubError(
+            f"{repository} is there, and cannot be read",
+            got="no such repository, or one that the token has no access to",
+            next_step="set HF_TOKEN to a token that may also read there, and run it again",
         )
     return state
 
@@ -180,15 +195,11 @@ def _publish(repository: str, state: State, plan: Plan, here: Artifacts, options
     """Send, commit and read back."""
     title, description = _message(plan, here)
     if options.create_pr:
-        for proposal in open_proposals(repository, title) if state.commit else ():
+        for proposal in open_proposals(repository, title):
             proposed = read_state(repository, revision=proposal.revision)
             if proposed is not None and _lacks(proposed, plan) == []:
                 log.info("%s is open already: no other one is made", proposal.url)
                 return
-    if not state.commit:
-        create_repository(repository, private=options.private)
-        created = _state(repository, options)
-        state = State(created.commit, created.private, created.files)
     files = [Upload(item.path, item.source, item.record) for item in plan.sent]
     uploads = Uploads(repository, files, create_pr=options.create_pr)
     uploads.send()
