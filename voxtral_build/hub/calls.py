@@ -32,6 +32,8 @@ from voxtral_build.redaction import redacted
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+# Of an answer that is none of the Hub's: the library has no error of its own for that.
+_NOT_JSON = (json.JSONDecodeError, UnicodeDecodeError)
 _MAY_PASS = (408, 429, 500, 502, 503, 504)
 _WAITS = (1, 2, 4, 8)  # seconds before each new try
 _LONGEST_WAIT = 300  # the Hub's limits of requests are by 5 minutes
@@ -97,7 +99,7 @@ def retried(call: Callable[[], T], what: str, progress: Callable[[], int] = lamb
 
 def may_pass(error: Exception) -> bool:
     """Whether the same call may succeed a little later."""
-    if isinstance(error, json.JSONDecodeError):
+    if isinstance(error, _NOT_JSON):
         return True  # the library reads answers before it looks whether they are errors
     if isinstance(error, HfHubHTTPError):
         return status(error) in _MAY_PASS
@@ -178,6 +180,7 @@ _TOLD = (
     EntryNotFoundError,
     FileMetadataError,
     UnicodeEncodeError,  # of a header, and only the token's is not ours
+    *_NOT_JSON,
 )
 
 
@@ -207,6 +210,8 @@ def _got_and_next(repository: str, error: BaseException, *, writing: bool) -> tu
         return "no such file at that revision", f"see what is there: {page}/tree/main"
     if isinstance(error, HfHubHTTPError):
         return brief(error), _after_status(status(error), has_token, writing=writing)
+    if isinstance(error, _NOT_JSON):
+        return "an answer that is not the Hub's", "check HF_ENDPOINT, and proxies on the way"
     if isinstance(error, FileMetadataError):
         return brief(error), "check HF_ENDPOINT, and proxies on the way"
     return brief(error), "check the network, HF_ENDPOINT and proxies, and run it again"
