@@ -209,7 +209,7 @@ def _got_and_next(repository: str, error: BaseException, *, writing: bool) -> tu
     if isinstance(error, EntryNotFoundError):
         return "no such file at that revision", f"see what is there: {page}/tree/main"
     if isinstance(error, HfHubHTTPError):
-        return brief(error), _after_status(status(error), has_token, writing=writing)
+        return brief(error), _after(error, has_token, writing=writing)
     if isinstance(error, _NOT_JSON):
         return "an answer that is not the Hub's", "check HF_ENDPOINT, and proxies on the way"
     if isinstance(error, FileMetadataError):
@@ -217,14 +217,20 @@ def _got_and_next(repository: str, error: BaseException, *, writing: bool) -> tu
     return brief(error), "check the network, HF_ENDPOINT and proxies, and run it again"
 
 
-def _after_status(code: int, has_token: bool, *, writing: bool) -> str:
+def _after(error: HfHubHTTPError, has_token: bool, *, writing: bool) -> str:
+    code, url = status(error), str(error.response.url)
+    if code == 403 and not url.startswith(constants.ENDPOINT):
+        # The storage's addresses are signed, for a while; it knows of no token.
+        return "run it again: what has arrived is not sent twice"
+    if code == 403 and url.endswith("/api/repos/create"):
+        return "set HF_TOKEN to a token that may make repositories there, or have it made first"
     if code == 401:
         made = "https://huggingface.co/settings/tokens"
         return f"set HF_TOKEN to a valid token ({made})" if has_token else "set HF_TOKEN"
     if code == 403 and not writing:
         return "check what the token of HF_TOKEN may read, and proxies on the way"
     if code == 403:
-        return "set HF_TOKEN to a token that may do this (to publish without one: --create-pr)"
+        return "set HF_TOKEN to a token that may write there, or open a pull request: --create-pr"
     if code == 429:
         return "wait some minutes, then run it again: what has arrived is not sent twice"
     if code in _MAY_PASS:
