@@ -117,12 +117,8 @@ def told_without_cause(repository: str) -> Iterator[None]:
     """Of errors that have no type of the library's: of the LFS protocol, and of hf_xet."""
     try:
         yield
-    except (ValueError, RuntimeError, ConnectionError) as error:
-        if error.__cause__ is not None or type(error) not in (
-            ValueError,
-            RuntimeError,
-            ConnectionError,
-        ):
+    except (ValueError, RuntimeError, OSError) as error:
+        if error.__cause__ is not None or not _is_bare(error):
             raise
         raise HubError(
             f"{repository}: cannot send files",
@@ -130,6 +126,12 @@ def told_without_cause(repository: str) -> Iterator[None]:
             next_step="run it again: what has arrived is not sent twice; with "
             "HF_HUB_DISABLE_XET=1, files go by plain HTTP",
         ) from None
+
+
+def _is_bare(error: Exception) -> bool:
+    """Whether it is of the type itself; hf_xet's own are of OSError."""
+    kind = type(error)
+    return kind in (ValueError, RuntimeError, ConnectionError) or kind.__module__ == "hf_xet"
 
 
 def _addition(file: Upload, sent: _Sent) -> _CountedAdd:
