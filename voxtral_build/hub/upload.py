@@ -59,7 +59,8 @@ class Uploads:
         contents = {file.record for file in files}
         total = sum(record.bytes for record in contents)
         self._sent = _Sent(Tenths(log, "sent", max(total, 1), "MB"))
-        self._additions = [_addition(file, self._sent) for file in files]
+        with told_without_cause(repository):
+            self._additions = [_addition(file, self._sent) for file in files]
 
     @property
     def sent(self) -> int:
@@ -114,10 +115,17 @@ class Uploads:
 
 @contextmanager
 def told_without_cause(repository: str) -> Iterator[None]:
-    """Of errors that have no type of the library's: of the LFS protocol, and of hf_xet."""
+    """Of errors that have no type of the library's: of the LFS protocol, of hf_xet, of files."""
     try:
         yield
     except (ValueError, RuntimeError, OSError) as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, OSError) and cause.filename is not None:
+            raise HubError(
+                f"{cause.filename} cannot be read",
+                got=cause.strerror,
+                next_step="let nothing build it while it is published, and run it again",
+            ) from None
         if error.__cause__ is not None or not _is_bare(error):
             raise
         raise HubError(
