@@ -94,7 +94,7 @@ class Item:
             return False
         if there.kind == "sha256":
             return there.digest == self.record.sha256
-        if isinstance(self.source, Path) and FileRecord.of(self.source) != self.record:
+        if isinstance(self.source, Path) and not Identity.sha256(self.record).is_of(self.source):
             return False  # it has changed since it was checked, and may have been sent so
         return there.digest == git_blob_id(self.source)
 
