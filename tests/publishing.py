@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.hub import HubServer, Request
 from tests.hub_runs import MLX, PORTABLE, XNNPACK, Here, write_artifact, write_matrix
@@ -17,6 +20,21 @@ QUANTIZED = "xnnpack-fp32-8w-streaming"
 # Of what an artifact's folder holds, what goes up as it is; its card is made.
 AS_THEY_ARE = ("model.pte", "preprocessor.pte", "tekken.json", "manifest.json", "report.json")
 OWN = {"README.md", "catalog.json", "index.html"}
+
+
+@contextmanager
+def serving(folder: Path, **options: Any) -> Iterator[Here]:
+    """A Hub, and a machine that talks to it; afterwards, every fault has to have happened."""
+    with HubServer(folder / "hub", keep_bodies=True, **options) as hub:
+        yield machine(folder, "here", hub)
+    assert not hub.errors
+    assert not hub.faults_left
+
+
+def machine(folder: Path, name: str, hub: HubServer) -> Here:
+    """With nothing on it yet."""
+    (folder / name).mkdir()
+    return Here(folder / name, hub)
 
 
 def ready(
@@ -98,3 +116,21 @@ def _decoded(value: object) -> Iterator[bytes]:
             yield base64.b64decode(value, validate=True)
         except ValueError:
             return
+
+
+def objects(hub: HubServer) -> list[str]:
+    """Large contents that arrived, one for each time."""
+    return [item.path.split("/")[4] for item in seen(hub, "PUT /storage") if item.status == 200]
+
+
+def titles(hub: HubServer) -> list[str]:
+    return [commit.title for commit in hub.commits(REPO)]
+
+
+def message(text: str) -> str:
+    """What a command says when it ends with 2: one error, with what to do."""
+    begins = re.findall("^error: .*", text, re.MULTILINE)
+    assert len(begins) == 1
+    told = text[text.index(begins[0]) :]
+    assert "\n  next:    " in told
+    return told
