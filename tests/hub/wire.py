@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import struct
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -151,7 +152,8 @@ class Listener(ThreadingHTTPServer):
             self.lock.wait_for(lambda: not self.connections, timeout=5)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        self.errors.append(traceback.format_exc())
+        if not isinstance(sys.exception(), ConnectionError):  # a client that was killed
+            self.errors.append(traceback.format_exc())
 
 
 class Connection(BaseHTTPRequestHandler):
