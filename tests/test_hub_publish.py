@@ -252,7 +252,7 @@ def test_it_is_made_private_when_asked_for(hub, here, private):
     assert hub.is_private(REPO) == private
     (made,) = seen(hub, "/api/repos/create")
     # Otherwise nothing is said of it, and the organization's own default holds.
-    assert (b"private" in made.body) == private
+    assert bool({"private", "visibility"} & json.loads(made.body).keys()) == private
 
 
 def test_private_is_refused_of_a_public_one(hub, here):
