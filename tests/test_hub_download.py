@@ -395,7 +395,7 @@ def test_trouble_that_lasts_is_told_and_what_has_arrived_stays(lasting):
     assert is_one_message(ended)
     assert not [text for text in (REPO, WEIGHTS, "503", "We are sorry") if text not in ended.err]
     (part,) = parts(here)
-    assert written(here) == sorted([part.name, PARAMS])
+    assert written(here) == sorted([part.name, PARAMS, TOKENIZER])
     assert FILES[WEIGHTS].startswith(part.read_bytes())
     before = len(hub.requests)
     download(here, revision)
@@ -451,7 +451,7 @@ def test_a_file_that_is_shorter_than_told_is_refused(hub, here, tmp_path, revisi
     ended = download(here, revision, code=2)
     assert is_one_message(ended)
     assert not [text for text in (WEIGHTS, "2,999,999", "3,000,000") if text not in ended.err]
-    assert written(here) == [PARAMS]
+    assert written(here) == [PARAMS, TOKENIZER]
     stored.write_bytes(FILES[WEIGHTS])
     download(here, revision)
     assert got(here) == FILES
