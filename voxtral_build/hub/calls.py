@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 # Of an answer that is none of the Hub's: the library has no error of its own for that.
 _NOT_JSON = (json.JSONDecodeError, UnicodeDecodeError)
+_OTHER_JSON = (KeyError, TypeError, AttributeError)
 _MAY_PASS = (408, 429, 500, 502, 503, 504)
 _WAITS = (1, 2, 4, 8)  # seconds before each new try
 _LONGEST_WAIT = 300  # the Hub's limits of requests are by 5 minutes
@@ -99,8 +100,8 @@ def retried(call: Callable[[], T], what: str, progress: Callable[[], int] = lamb
 
 def may_pass(error: Exception) -> bool:
     """Whether the same call may succeed a little later."""
-    if isinstance(error, _NOT_JSON):
-        return True  # the library reads answers before it looks whether they are errors
+    if isinstance(error, _NOT_JSON + _OTHER_JSON):
+        return True  # of something on the way
     if isinstance(error, HfHubHTTPError):
         return status(error) in _MAY_PASS
     return isinstance(error, httpx2.TransportError)
@@ -157,6 +158,20 @@ def told(repository: str, doing: str, *, writing: bool = False) -> Iterator[None
         if raised is None:
             raise
         raise raised from None
+
+
+@contextmanager
+def understood(repository: str) -> Iterator[None]:
+    """Tell of JSON that is none of the Hub's; around calls of the library and nothing else."""
+    try:
+        yield
+    except _OTHER_JSON as error:
+        raise HubError(
+            f"{repository}: an answer cannot be understood",
+            got=brief(error),
+            allowed="what the Hub answers",
+            next_step="check HF_ENDPOINT, and proxies on the way",
+        ) from None
 
 
 def _hub_error(repository: str, doing: str, error: Exception, *, writing: bool) -> HubError | None:

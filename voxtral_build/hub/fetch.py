@@ -140,7 +140,9 @@ def fetch(repository: str, revision: str, name: str, target: Path, expected: Ide
             if error.errno is None:  # one of the Hub's
                 raise
             raise HubError(
-                f"{target} cannot be written", got=error.strerror, next_step="make room for it"
+                f"{target} cannot be written",
+                got=error.strerror,
+                next_step="make room there, or name another folder",
             ) from None
         except _TooLongError:
             partial.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RepositoryNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
-from voxtral_build.hub.calls import api, retried, told
+from voxtral_build.hub.calls import api, retried, told, understood
 from voxtral_build.hub.fetch import Identity
 
 
@@ -39,7 +39,7 @@ def read_state(
     Raises:
         HubError: the Hub cannot be reached, or refuses.
     """
-    with told(repository, "read what it holds"):
+    with told(repository, "read what it holds"), understood(repository):
         try:
             info = retried(
                 lambda: api().model_info(repository, revision=revision, timeout=60), repository
@@ -48,17 +48,19 @@ def read_state(
             raise
         except RepositoryNotFoundError:
             return None
-        assert info.sha is not None  # asked for without `expand`, it is always told
+        commit = info.sha
+        if commit is None:
+            raise TypeError("no commit")
         try:
             listed = list(
                 api().list_repo_tree(
-                    repository, path_in_repo=folder, recursive=True, revision=info.sha
+                    repository, path_in_repo=folder, recursive=True, revision=commit
                 )
             )
         except EntryNotFoundError:
             listed = []
-    files = {item.path: _identity(item) for item in listed if isinstance(item, RepoFile)}
-    return State(info.sha, bool(info.private), files)
+        files = {item.path: _identity(item) for item in listed if isinstance(item, RepoFile)}
+    return State(commit, bool(info.private), files)
 
 
 def _identity(file: RepoFile) -> Identity:
@@ -88,5 +90,5 @@ def open_proposals(repository: str, title: str) -> list[Proposal]:
         )
         return [Proposal(f"refs/pr/{item.num}", item.url) for item in found if item.title == title]
 
-    with told(repository, "list its pull requests"):
+    with told(repository, "list its pull requests"), understood(repository):
         return retried(ask, repository)

@@ -17,7 +17,7 @@ from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-def
 from huggingface_hub.utils._runtime import is_xet_available
 
 from voxtral_build.errors import HubError
-from voxtral_build.hub.calls import api, brief, retried, told
+from voxtral_build.hub.calls import api, brief, retried, told, understood
 from voxtral_build.manifest import FileRecord
 from voxtral_build.progress import Tenths
 
@@ -39,7 +39,7 @@ def create_repository(repository: str, *, private: bool) -> None:
     Raises:
         HubError: the Hub refuses.
     """
-    with told(repository, "create it", writing=True):
+    with told(repository, "create it", writing=True), understood(repository):
         retried(
             lambda: api().create_repo(repository, private=private or None, exist_ok=True),
             repository,
@@ -82,6 +82,7 @@ class Uploads:
         with (
             told(self._repository, "send files", writing=True),
             told_without_cause(self._repository),
+            understood(self._repository),
         ):
             for additions in (list(first.values()), copies):
                 # The library tries again by itself.

@@ -221,12 +221,16 @@ def _publish(repository: str, state: State, plan: Plan, here: Artifacts, options
 
 def _message(plan: Plan, here: Artifacts) -> tuple[str, str]:
     """Title and description of the commit: the same for the same artifacts."""
-    title = f"Publish {len(here.items)} artifacts"
+    title = f"Publish {_counted(len(here.items), 'artifact')}"
     if plan.removed:
-        title += f", remove {len(plan.removed)} files"
+        title += f", remove {_counted(len(plan.removed), 'file')}"
     made_at = source()
     made = f"voxtral-build at commit {made_at['commit']}" if made_at else "voxtral-build"
     return title, "\n".join([f"Made by {made}.", "", *(f"- {variant}" for variant in here.items)])
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _read_back(repository: str, commit: str, plan: Plan) -> None:
