@@ -27,6 +27,7 @@ from tests.downloading import (
     is_one_message,
     kept,
     machine,
+    parts,
     pins,
     published,
     safetensors,
@@ -36,10 +37,8 @@ from tests.downloading import (
     sha256,
     written,
 )
-from tests.hub import (
-    File,
-)
-from tests.hub_runs import REPOSITORY
+from tests.hub import File, Slow
+from tests.hub_runs import REPOSITORY, wait_until
 
 
 @pytest.fixture
@@ -324,6 +323,38 @@ def test_a_librarys_cache_that_went_away_is_no_failure(hub, here, revision, wher
     download(here, revision, *pins(FILES))
     assert got(here) == FILES
     assert len(seen(hub, STORED)) == (where == "removed")
+
+
+# --- other revisions, other processes ----------------------------------------------------
+
+
+def test_what_another_commit_left_as_it_was_is_not_fetched_again(hub, here, revision):
+    download(here, revision)
+    later = hub.commit(REPO, {PARAMS: b'{"dim": 3}', "README.md": b"better"})
+    before = len(hub.requests)
+    download(here, later)
+    assert got(here) == FILES | {PARAMS: b'{"dim": 3}'}
+    fetched = {item.path.rpartition("/")[2] for item in hub.requests[before:] if item.sent > 1000}
+    assert fetched == set()
+    assert not kept(here).stat().st_mode & 0o222
+    # The first one's is still there, and is its own.
+    shutil.rmtree(here.folder / "build")
+    download(here, revision)
+    assert got(here) == FILES
+
+
+def test_two_processes_fetch_a_file_once(hub, here, revision):
+    hub.fail(STORED, Slow(bytes_per_second=1_500_000))
+    arguments = ("download", "--repo", REPO, "--revision", revision)
+    first = here.start(*arguments, "one")
+    wait_until(lambda: bool(parts(here)) and bool(seen(hub, STORED)), first)
+    here.run(*arguments, "two")
+    assert first.wait(timeout=60) == 0
+    assert len(seen(hub, STORED)) == 1
+    for output in ("one", "two"):
+        folder = here.folder / output
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
+    assert not parts(here)
 
 
 # --- space -------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def fetch_checkpoint(source: CheckpointSource, store: Path, lock: Path) -> Path:
         expected = identity(repository, revision, name)
         if expected.kind == "sha256":
             require_pinned(name, expected.digest, "; nothing was fetched")
-        if expected.is_of(folder / name):
+        if expected.is_of(folder / name) or _is_of_another_revision(folder / name, expected):
             records[name] = _record(folder / name, expected)
             require_pinned(name, records[name].sha256, "; nothing was fetched")
         else:
@@ -85,7 +85,6 @@ def fetch_checkpoint(source: CheckpointSource, store: Path, lock: Path) -> Path:
     require_space(folder, {folder / name: expected for name, expected in wanted.items()})
     # Small ones first: of these the Hub tells no SHA-256, so it is known only when they are here.
     for name, expected in sorted(wanted.items(), key=lambda item: item[1].bytes):
-        (folder / name).unlink(missing_ok=True)
         fetch(repository, revision, name, folder / name, expected)
         records[name] = _record(folder / name, expected)
         try:
@@ -93,6 +92,7 @@ def fetch_checkpoint(source: CheckpointSource, store: Path, lock: Path) -> Path:
         except HubError:
             (folder / name).unlink()
             raise
+    for name in FILES:
         _protect(folder / name)
     unpinned = {name: records[name] for name in FILES if name not in source.sha256}
     if unpinned:
@@ -127,6 +127,17 @@ def _kept(repository: str, revision: str, path: Path, pin: str) -> FileRecord | 
     return record
 
 
+def _is_of_another_revision(path: Path, expected: Identity) -> bool:
+    """Whether the store has the content already, of a commit that changed something else."""
+    for other in sorted(path.parent.parent.glob(f"*/{path.name}")):
+        if other.parent != path.parent and expected.is_of(other):
+            log.info("%s: as in revision %s, which is here", path.name, other.parent.name)
+            path.unlink(missing_ok=True)
+            path.hardlink_to(other.resolve())
+            return True
+    return False
+
+
 def _require_online(repository: str, name: str, pin: str | None) -> None:
     if constants.is_offline_mode():
         raise HubError(
@@ -139,4 +150,5 @@ def _require_online(repository: str, name: str, pin: str | None) -> None:
 
 def _protect(path: Path) -> None:
     """Against whatever writes through a link to it; Snakemake's `protected` does the same."""
-    path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
+    if not path.is_symlink():  # into the library's cache, which is not ours
+        path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))

@@ -7,6 +7,7 @@ ever joined, and becomes the file when it is all of the right bytes.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import logging
@@ -134,8 +135,13 @@ def fetch(repository: str, revision: str, name: str, target: Path, expected: Ide
     partial = _partial(target, expected)
     with told(repository, f"fetch {name}"):
         try:
-            with _opened(partial) as file:
+            with _opened(partial, name) as file:
+                if expected.is_of(target):  # by another process, which was waited for
+                    partial.unlink()
+                    return
                 _bring(repository, revision, name, file, expected)
+                _check(repository, revision, name, partial, expected)
+                partial.replace(target)
         except OSError as error:
             if error.errno is None:  # one of the Hub's
                 raise
@@ -147,8 +153,6 @@ def fetch(repository: str, revision: str, name: str, target: Path, expected: Ide
         except _TooLongError:
             partial.unlink(missing_ok=True)
             raise _wrong(repository, revision, name, "more bytes", expected) from None
-    _check(repository, revision, name, partial, expected)
-    partial.replace(target)
     log.info("%s: fetched, %s as it has to be", name, expected.kind)
 
 
@@ -157,18 +161,42 @@ class _TooLongError(Exception):
 
 
 @contextmanager
-def _opened(partial: Path) -> Iterator[BinaryIO]:
-    """What has arrived, open at its end; refused before the first byte, it leaves nothing."""
+def _opened(partial: Path, name: str) -> Iterator[BinaryIO]:
+    """What has arrived, open at its end, for one process at a time.
+
+    Refused before the first byte, it leaves nothing.
+    """
     # No link is followed: the name could be one that somebody else made.
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    with os.fdopen(os.open(partial, flags, 0o666), "r+b") as file:
-        file.seek(0, os.SEEK_END)
-        try:
-            yield file
-        except BaseException:
-            if not file.tell():
-                partial.unlink()
-            raise
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    while True:
+        with os.fdopen(os.open(partial, flags, 0o666), "r+b") as file:
+            _lock(file, name)
+            if not _is_at(file, partial):
+                continue  # whoever was waited for has made it the file, or removed it
+            file.seek(0, os.SEEK_END)
+            try:
+                yield file
+            except BaseException:
+                if not file.tell():
+                    partial.unlink(missing_ok=True)
+                raise
+            return
+
+
+def _lock(file: BinaryIO, name: str) -> None:
+    """Until it is closed, also by a kill."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.info("%s: another process is fetching it, waiting for that", name)
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _bring(repository: str, revision: str, name: str, file: BinaryIO, expected: Identity) -> None:
