@@ -76,7 +76,7 @@ def parse_repository(name: str) -> str:
     Raises:
         ConfigError: not of the form organization/name.
     """
-    if not _REPOSITORY.fullmatch(name):
+    if not REPOSITORY_NAME.fullmatch(name):
         raise ConfigError("not a repository's name", got=name, allowed="organization/name")
     return name
 
@@ -103,7 +103,7 @@ def _a_sha256(text: str) -> str:
     return text
 
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+REPOSITORY_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 Repository = Annotated[str, AfterValidator(_a_repository)]

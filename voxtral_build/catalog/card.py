@@ -26,6 +26,7 @@ from voxtral_build.errors import BuildError, ConfigError
 from voxtral_build.gates import FIGURES, bounds
 from voxtral_build.quant import Quant
 from voxtral_build.report import MethodReport, Report
+from voxtral_build.settings import REPOSITORY_NAME
 
 T = TypeVar("T")
 
@@ -33,7 +34,6 @@ T = TypeVar("T")
 LICENSE, NO_LICENSE = "apache-2.0", "unknown"
 _LONGEST = 300  # characters of a text from data
 _RIGHT = ("validated", "inspected")
-_REPOSITORY_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 def artifact_card(entry: Entry) -> str:
@@ -94,7 +94,7 @@ def base_model(checkpoint: Checkpoint) -> str | None:
     files have the hashes of those there.
     """
     name = checkpoint.name
-    is_known = name is not None and checkpoint.revision and _REPOSITORY_NAME.fullmatch(name)
+    is_known = name is not None and checkpoint.revision and REPOSITORY_NAME.fullmatch(name)
     return name if is_known else None
 
 
